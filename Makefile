@@ -1,0 +1,39 @@
+# The entrance. `make demo` and `make test` do everything on a bare machine with Python 3.11 to 3.13.
+PYTHON ?= python3
+VENV ?= .venv
+BIN = $(VENV)/bin
+CODE = src tests bench
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint types bench docs
+
+help: ## show this list
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+
+# Installed again whenever the requirements change.
+$(VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+setup: $(VENV)/.installed ## make .venv with everything installed
+
+demo: setup ## train Vanilla and TripleE on the embedded digits; table and picture in demo/
+	$(BIN)/triplee demo
+
+test: lint types ## lint, types, then all tests
+	$(BIN)/pytest -n 2
+
+lint: setup ## ruff: style and formatting
+	$(BIN)/ruff check $(CODE)
+	$(BIN)/ruff format --check $(CODE)
+
+types: setup ## basedpyright: types
+	$(BIN)/basedpyright --pythonpath $(BIN)/python
+
+bench: setup ## measure speed again; results under bench/results/
+	$(BIN)/python bench/augment.py
+	$(BIN)/python bench/step.py
+
+docs: setup ## make the pictures of the docs again (minutes)
+	$(BIN)/python docs/make_pictures.py

@@ -1,0 +1,34 @@
+"""TripleE: domain generalization by episodic replay.
+
+Five drop-in pieces for somebody's own loop – ESAug, ReplayCollate, SupConLoss, PartSampler, Ensemble – and the
+functions under them in `triplee.augment`. They load when first used, so that importing the package costs nothing.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from triplee.augment import ESAug, ReplayCollate
+    from triplee.engine.ensemble import Ensemble
+    from triplee.engine.losses import SupConLoss
+    from triplee.plan import PartSampler
+
+_HOMES = {
+    "ESAug": "triplee.augment",
+    "ReplayCollate": "triplee.augment",
+    "SupConLoss": "triplee.engine.losses",
+    "PartSampler": "triplee.plan",
+    "Ensemble": "triplee.engine.ensemble",
+    "augment": "triplee.augment",
+}
+
+__all__ = ["ESAug", "Ensemble", "PartSampler", "ReplayCollate", "SupConLoss", "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'triplee' has no attribute {name!r}")
+    module = import_module(_HOMES[name])
+    return module if name == "augment" else getattr(module, name)

@@ -1,0 +1,114 @@
+"""What is random about a view, drawn ahead as plain arrays: ops, arguments, partners, crops (§ "ESAug").
+
+Comes in: a generator and how many views; goes out: a Draw that apply.py carries out on any device.
+Axes: V views, K ops in a row per view (1 = singular).
+"""
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from triplee.augment.ops import MAX_STRENGTH, OPS, argument_of
+from triplee.settings import Recipe
+
+FOURIER, HUE = len(OPS), len(OPS) + 1
+DRAWN_OPS = (*OPS, "fourier", "hue")
+CROSS_IMAGE_OPS = {"basic": (), "fourier": (FOURIER,)}
+
+JITTER, GREY_PROBABILITY = 0.4, 0.1  # the field's standard augmentation
+CROP_RATIO = (3 / 4, 4 / 3)
+
+
+@dataclass(frozen=True)
+class Draw:
+    """The draws of V views. `op_VK` indexes DRAWN_OPS; `partner_VK` says which image a cross-image op mixes in."""
+
+    op_VK: np.ndarray
+    argument_VK: np.ndarray  # float64
+    partner_VK: np.ndarray  # int64, −1 where the op needs none
+    box_V4: np.ndarray | None = None  # float32 shares: left, top, width, height
+    flip_V: np.ndarray | None = None
+
+    def __len__(self) -> int:
+        return len(self.op_VK)
+
+    def __getitem__(self, views: slice) -> "Draw":
+        parts = {f.name: getattr(self, f.name) for f in fields(self)}
+        return Draw(**{name: None if part is None else part[views] for name, part in parts.items()})
+
+
+def draw_esaug(
+    rng: np.random.Generator,
+    num_views: int,
+    partners: np.ndarray,
+    *,
+    ops: str = "fourier",
+    cross_image_probability: float | None = None,
+    ops_per_view: int = 1,
+    translate_pixels: int = 10,
+) -> Draw:
+    """Exactly `ops_per_view` ops of random strength for each view; cross-image ops take a partner from `partners`."""
+    shape = (num_views, ops_per_view)
+    cross = np.array(CROSS_IMAGE_OPS[ops], dtype=np.int64)
+    op_VK = rng.integers(len(OPS) + len(cross), size=shape)
+    if cross_image_probability is not None and len(cross):
+        is_cross = rng.random(shape) < cross_image_probability
+        op_VK = np.where(is_cross, rng.choice(cross, shape), rng.integers(len(OPS), size=shape))
+    strength_VK = rng.integers(MAX_STRENGTH + 1, size=shape)
+    sign_VK = rng.integers(2, size=shape) * 2 - 1
+    share_VK = rng.random(shape) * rng.random(shape)  # λ ~ U(0, ξ) with ξ ~ U(0, 1)
+    partner_VK = np.full(shape, -1) if not len(cross) else rng.choice(partners, shape)
+
+    argument_VK = np.zeros(shape)
+    for index, name in enumerate(OPS):
+        chosen = op_VK == index
+        argument_VK[chosen] = argument_of(name, strength_VK[chosen], sign_VK[chosen], translate_pixels)
+    is_fourier = op_VK == FOURIER
+    argument_VK[is_fourier] = share_VK[is_fourier]
+    return Draw(op_VK, argument_VK, np.where(is_fourier, partner_VK, -1))
+
+
+def draw_standard(rng: np.random.Generator, num_views: int) -> Draw:
+    """Colour jitter of brightness, contrast, saturation and hue in random order, then grey for every tenth view."""
+    jittered = np.array([OPS.index("brightness"), OPS.index("contrast"), OPS.index("color"), HUE])
+    order_V4 = rng.random((num_views, 4)).argsort(1)
+    op_V4 = jittered[order_V4]
+    amount_V4 = rng.uniform(-JITTER, JITTER, (num_views, 4))
+    argument_V4 = np.where(op_V4 == HUE, amount_V4, 1 + amount_V4)
+    grey_V1 = rng.random((num_views, 1)) < GREY_PROBABILITY
+    op_VK = np.concatenate([op_V4, np.where(grey_V1, OPS.index("color"), OPS.index("identity"))], 1)
+    argument_VK = np.concatenate([argument_V4, np.zeros((num_views, 1))], 1)
+    return Draw(op_VK, argument_VK, np.full(op_VK.shape, -1))
+
+
+def draw_basic(rng: np.random.Generator, num_views: int, crop_area: float, flip: bool) -> dict[str, np.ndarray]:
+    """Boxes and flips of the basic augmentation, as the fields of a Draw; none when it would change nothing."""
+    if crop_area == 1 and not flip:
+        return {}
+    area = rng.uniform(crop_area, 1, num_views)
+    ratio = np.exp(rng.uniform(*np.log(CROP_RATIO), num_views)) if crop_area < 1 else np.ones(num_views)
+    size_V2 = np.stack([np.sqrt(area * ratio), np.sqrt(area / ratio)], 1).clip(max=1)
+    corner_V2 = rng.random((num_views, 2)) * (1 - size_V2)
+    flip_V = rng.random(num_views) < 0.5 if flip else np.zeros(num_views, dtype=bool)
+    return {"box_V4": np.concatenate([corner_V2, size_V2], 1).astype(np.float32), "flip_V": flip_V}
+
+
+def draw_views(recipe: Recipe, rng: np.random.Generator, num_views: int, partners: np.ndarray) -> Draw:
+    """The draws a recipe asks for, for `num_views` views."""
+    basic = {} if recipe.augment == "none" else draw_basic(rng, num_views, recipe.crop_area, recipe.flip)
+    if recipe.augment == "esaug":
+        draw = draw_esaug(
+            rng,
+            num_views,
+            partners,
+            ops=recipe.ops,
+            cross_image_probability=recipe.cross_image_probability,
+            ops_per_view=recipe.ops_per_view,
+            translate_pixels=recipe.translate_pixels,
+        )
+    elif recipe.augment == "standard":
+        draw = draw_standard(rng, num_views)
+    else:
+        empty = np.empty((num_views, 0))
+        draw = Draw(empty.astype(np.int64), empty, empty.astype(np.int64))
+    return Draw(draw.op_VK, draw.argument_VK, draw.partner_VK, **basic)

@@ -1,0 +1,1 @@
+"""Training: losses, the stack of members, the loop, evaluation and the ensemble."""

@@ -1,0 +1,258 @@
+"""One run: m members trained on the source domains, epoch by epoch, with the best epoch kept (Algorithm 1, "Protocol").
+
+Comes in: a run's config, the pool and its split; goes out: a run folder and its result. Reads top to bottom:
+`train_run` is the loop, what it calls is below it.
+"""
+
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from triplee import __version__
+from triplee.data.pool import Pool
+from triplee.data.split import Split
+from triplee.engine.stack import EpochProgress, LossNotFinite, MemberSpec, Stack, native_precision
+from triplee.runfolder import FORMAT, RunFolder, read_tensors, unwritable, write_tensors
+from triplee.settings import InputError, Recipe
+
+SAVE_EVERY_SECONDS = 300  # within an epoch, so that a crash in a long one costs minutes
+
+
+class Observer(Protocol):
+    """Whoever shows progress: a bar on a terminal, plain lines elsewhere."""
+
+    def start(self, first_epoch: int, num_epochs: int, steps_per_epoch: int) -> None: ...
+    def step(self, loss: float | None) -> None: ...
+    def epoch(self, row: dict[str, Any]) -> None: ...
+
+
+class Interrupted(Exception):
+    """Ctrl-C: the step was finished and the state saved."""
+
+
+def train_run(
+    pool: Pool,
+    split: Split,
+    recipe: Recipe,
+    *,
+    out: Path,
+    observer: Observer,
+    recipe_name: str = "custom",
+    seed: int = 0,
+    resume: bool = False,
+    device: torch.device | None = None,
+) -> dict[str, Any]:
+    """Train, select and test one run in the folder `out`; gives the content of its result.json."""
+    device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if recipe.members > len(split.train_N):
+        raise InputError(f"{len(split.train_N)} training images cannot feed {recipe.members} members: lower members")
+    folder = RunFolder(out)
+    config = folder.claim(_config(pool, split, recipe, recipe_name, seed, device), resume)
+    try:
+        if folder.result_path.exists():
+            return folder.read_result()
+        specs = [MemberSpec(recipe, seed, k, split.train_N, len(pool.classes)) for k in range(recipe.members)]
+        stack = Stack(specs, pool.images_NCHW, pool.labels_N, device, config["precision"])
+        state = _State.load(folder, stack) if folder.state_path.exists() else _State(len(specs))
+        rows = folder.read_metrics()[: state.epoch]
+        if len(rows) < state.epoch:
+            raise InputError(f"{folder.metrics_path} has lost lines: restore it, or train again")
+        return _train(folder, stack, state, rows, pool, split, recipe, observer, config)
+    except LossNotFinite as error:
+        raise InputError(f"{error}: lower lr; the last good state is kept in {out}") from None
+    finally:
+        folder.release()
+
+
+def _train(
+    folder: RunFolder,
+    stack: Stack,
+    state: "_State",
+    rows: list[dict[str, Any]],
+    pool: Pool,
+    split: Split,
+    recipe: Recipe,
+    observer: Observer,
+    config: dict[str, Any],
+) -> dict[str, Any]:
+    started = time.monotonic() - state.seconds
+    steps_per_epoch = sum(spec.plan(0).num_steps for spec in stack.specs)
+    observer.start(state.epoch, recipe.epochs, steps_per_epoch)
+    with _stop_on_interrupt() as interrupted, _events(folder, state.epoch) as events:
+
+        def save() -> None:
+            state.seconds = time.monotonic() - started
+            state.save(folder, stack)
+
+        def after_step() -> bool:
+            observer.step(state.progress.mean_loss(recipe.supcon_weight))
+            return interrupted.is_set() or time.monotonic() - started - state.seconds > SAVE_EVERY_SECONDS
+
+        while state.epoch < recipe.epochs:
+            while sum(state.progress.steps) < steps_per_epoch:
+                stack.train_epoch(state.epoch, state.progress, after_step)
+                if interrupted.is_set():
+                    save()
+                    raise Interrupted
+                if sum(state.progress.steps) < steps_per_epoch:
+                    save()
+            row = _epoch_row(state, stack, pool, split, recipe)
+            rows.append(row)
+            state.next_epoch()
+            if best_epoch(rows, recipe.selection) == row["epoch"]:
+                for k in range(len(stack.specs)):
+                    weights = stack.networks[k].state_dict()
+                    write_tensors(folder.member_path(k), weights, {"epoch": row["epoch"], "member": k})
+            folder.write_metrics(rows)
+            save()
+            events(row)
+            observer.epoch(row)
+    result = _result(rows, recipe, config, time.monotonic() - started)
+    folder.write_result(result)
+    folder.state_path.unlink(missing_ok=True)
+    return result
+
+
+class _State:
+    """Where a run stands: epochs done, how far into the next one, and the time spent."""
+
+    def __init__(self, num_members: int) -> None:
+        self.epoch = 0
+        self.progress = EpochProgress.start(num_members)
+        self.seconds = 0.0
+
+    def next_epoch(self) -> None:
+        self.epoch += 1
+        self.progress = EpochProgress.start(len(self.progress.steps))
+
+    def save(self, folder: RunFolder, stack: Stack) -> None:
+        tensors = {
+            f"{k}.{name}": tensor for k in range(len(stack.specs)) for name, tensor in stack.member_tensors(k).items()
+        }
+        metadata = {"epoch": self.epoch, "progress": asdict(self.progress), "seconds": self.seconds}
+        write_tensors(folder.state_path, tensors, metadata)
+
+    @classmethod
+    def load(cls, folder: RunFolder, stack: Stack) -> "_State":
+        tensors, metadata = read_tensors(folder.state_path)
+        state = cls(len(stack.specs))
+        state.epoch, state.seconds = metadata["epoch"], metadata["seconds"]
+        state.progress = EpochProgress(**metadata["progress"])
+        for k in range(len(stack.specs)):
+            own = {n.removeprefix(f"{k}."): t for n, t in tensors.items() if n.startswith(f"{k}.")}
+            stack.load_member_tensors(k, own)
+        return state
+
+
+def _epoch_row(state: _State, stack: Stack, pool: Pool, split: Split, recipe: Recipe) -> dict[str, Any]:
+    """A line of metrics.jsonl: nothing in it depends on the clock, so that a resumed run writes the same bytes."""
+    steps = state.progress.steps
+    val, val_members = _accuracies(stack, pool, split.val_N)
+    target, target_members = _accuracies(stack, pool, split.target_N)
+    return {
+        "epoch": state.epoch + 1,
+        "lr": recipe.learning_rate(state.epoch),
+        "cross_entropy": [s / n for s, n in zip(state.progress.cross_entropy, steps, strict=True)],
+        "contrast": [s / n for s, n in zip(state.progress.contrast, steps, strict=True)],
+        "val_accuracy": val,
+        "val_members": val_members,
+        "target_accuracy": target,
+        "target_members": target_members,
+    }
+
+
+def _accuracies(stack: Stack, pool: Pool, index_N: np.ndarray) -> tuple[float, list[float]]:
+    """Top-1 of the ensemble and of each member alone, in percent."""
+    probabilities = stack.probabilities(range(len(stack.specs)), index_N)
+    labels = torch.from_numpy(pool.labels_N[index_N])
+
+    def accuracy(outputs: torch.Tensor) -> float:
+        return 100 * float((outputs.argmax(1) == labels).double().mean())
+
+    return accuracy(probabilities.mean(0)), [accuracy(outputs) for outputs in probabilities]
+
+
+def best_epoch(rows: list[dict[str, Any]], selection: str) -> int:
+    """The epoch to keep: best ensemble accuracy on source validation, the later one on a tie ("Protocol")."""
+    key = {"source-val": "val_accuracy", "oracle": "target_accuracy"}[selection]
+    return max(rows, key=lambda row: (row[key], row["epoch"]))["epoch"]
+
+
+def _result(rows: list[dict[str, Any]], recipe: Recipe, config: dict[str, Any], seconds: float) -> dict[str, Any]:
+    chosen = rows[best_epoch(rows, recipe.selection) - 1]
+    return {
+        "recipe": config["recipe_name"],
+        "data": config["data"],
+        "target": config["target"],
+        "seed": config["seed"],
+        "selection": recipe.selection,
+        "accuracy": chosen["target_accuracy"],
+        "val_accuracy": chosen["val_accuracy"],
+        "epoch": chosen["epoch"],
+        "members": chosen["target_members"],
+        "last_accuracy": rows[-1]["target_accuracy"],
+        "oracle_accuracy": max(row["target_accuracy"] for row in rows),
+        "seconds": round(seconds, 2),
+        "version": __version__,
+    }
+
+
+def _config(
+    pool: Pool, split: Split, recipe: Recipe, recipe_name: str, seed: int, device: torch.device
+) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "version": __version__,
+        "data": pool.name,
+        "data_fingerprint": pool.fingerprint,
+        "skipped_images": pool.skipped,
+        "domains": list(pool.domains),
+        "classes": list(pool.classes),
+        "target": split.target,
+        "seed": seed,
+        "recipe_name": recipe_name,
+        "recipe": recipe.model_dump(),
+        "precision": native_precision(recipe, device),
+    }
+
+
+@contextmanager
+def _stop_on_interrupt() -> Iterator[threading.Event]:
+    """Ctrl-C and a polite kill set the event instead of breaking off in the middle of a step."""
+    stop = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+    before = {s: signal.signal(s, lambda *_: stop.set()) for s in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _events(folder: RunFolder, first_epoch: int) -> Iterator[Any]:
+    """A function that writes an epoch's row as TensorBoard events."""
+    from torch.utils.tensorboard import SummaryWriter  # slow to import, and only training needs it
+
+    try:
+        with SummaryWriter(str(folder.events_path), purge_step=first_epoch + 1 if first_epoch else None) as writer:
+
+            def write(row: dict[str, Any]) -> None:
+                for name, value in row.items():
+                    if name != "epoch":
+                        writer.add_scalar(name, np.mean(value), row["epoch"])
+                writer.flush()
+
+            yield write
+    except OSError as error:
+        raise unwritable(folder.events_path, error) from None

@@ -1,0 +1,1 @@
+"""The networks: digit CNN and projection head, built from a recipe."""

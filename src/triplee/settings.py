@@ -1,0 +1,94 @@
+"""What a run is told: the validated Recipe, the errors meant for people, and where files are kept.
+
+Comes in: recipe values by name (from a named recipe, YAML or `--set key=value`). Goes out: one frozen Recipe.
+Implements the "Recipes" table and the recipe keys of the method; knows nothing of devices or images.
+"""
+
+import difflib
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+
+class InputError(Exception):
+    """Bad input: one line that names the thing and the way out. The command line prints it and exits with 2."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The hint that ends an "unknown …" line: the closest known name, or all of them when they are few."""
+    options = list(known)
+    close = difflib.get_close_matches(name, options, n=1)
+    if close:
+        return f"did you mean {close[0]!r}?"
+    return f"known: {', '.join(options)}" if len(options) <= 40 else f"{len(options)} are known"
+
+
+def cache_folder() -> Path:
+    """Where decoded images are kept: $TRIPLEE_CACHE, else the user's cache folder."""
+    if chosen := os.environ.get("TRIPLEE_CACHE"):
+        return Path(chosen).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "triplee"
+
+
+class Recipe(BaseModel):
+    """Everything that decides how members train, apart from the data, the target and the seed."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    backbone: Literal["digit-cnn"] = "digit-cnn"
+    image_size: int = Field(default=32, ge=8, le=1024)
+    epochs: int = Field(default=100, ge=1)
+    batch_size: int = Field(default=4, ge=1, description="b: samples per batch")
+    replay: int = Field(default=4, ge=1, description="r: views per sample")
+    members: int = Field(default=3, ge=1, description="m: networks in the ensemble")
+    lr: float = Field(default=0.01, gt=0)
+    lr_step: int = Field(default=30, ge=1, description="epochs between two decays")
+    lr_gamma: float = Field(default=0.5, gt=0, le=1)
+    momentum: float = Field(default=0.9, ge=0, lt=1)
+    weight_decay: float = Field(default=5e-4, ge=0)
+    supcon_weight: float = Field(default=1.0, ge=0, description="weight of the supervised contrast; 0 leaves it out")
+    temperature: float = Field(default=0.07, gt=0)
+    augment: Literal["none", "vanilla", "standard", "esaug"] = "esaug"
+    crop_area: float = Field(
+        default=1.0, gt=0, le=1, description="smallest share of the area a random crop keeps; 1 = no crop"
+    )
+    flip: bool = Field(default=False, description="mirror every other view")
+    ops: Literal["basic", "fourier"] = "fourier"
+    cross_image_probability: float | None = Field(default=None, ge=0, le=1, description="none: every op equally likely")
+    ops_per_view: int = Field(default=1, ge=1, le=14, description="1 = singular; more are applied in a row")
+    translate_pixels: int = Field(default=10, ge=0)
+    ensemble: Literal["parts", "whole"] = "parts"
+    selection: Literal["source-val", "oracle"] = "source-val"
+    precision: Literal["auto", "float32", "bfloat16"] = Field(
+        default="auto", description="auto: bfloat16 where it is native"
+    )
+
+    @model_validator(mode="after")
+    def _keys_fit_together(self) -> "Recipe":
+        if self.cross_image_probability is not None and self.ops == "basic":
+            raise ValueError("cross_image_probability needs a cross-image op: set ops=fourier")
+        if self.supcon_weight > 0 and self.batch_size * self.replay == 1:
+            raise ValueError(
+                "supervised contrast needs two views in a batch: raise batch_size or replay, or set supcon_weight=0"
+            )
+        return self
+
+    def learning_rate(self, epoch: int) -> float:
+        """The rate in force during `epoch` (counted from 0)."""
+        return self.lr * self.lr_gamma ** (epoch // self.lr_step)
+
+
+def make_recipe(values: Mapping[str, Any], base: Recipe | None = None) -> Recipe:
+    """A Recipe of `values` over `base`; an unknown key or a bad value is one InputError line."""
+    for key in values:
+        if key not in Recipe.model_fields:
+            raise InputError(f"unknown recipe key {key!r}: {nearest(key, Recipe.model_fields)}")
+    try:
+        return Recipe.model_validate({**(base.model_dump() if base else {}), **values})
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = f"recipe key {first['loc'][0]!r}: " if first["loc"] else ""
+        raise InputError(where + first["msg"].removeprefix("Value error, ").replace("Input should", "should")) from None

@@ -1,0 +1,164 @@
+"""The stack: members alone and together, views by the book, deterministic."""
+
+import numpy as np
+import pytest
+import torch
+
+from triplee.data.pool import Pool
+from triplee.data.split import split_pool
+from triplee.engine.stack import EpochProgress, LossNotFinite, MemberSpec, Stack, native_precision
+from triplee.settings import Recipe, make_recipe
+
+CPU = torch.device("cpu")
+
+
+def make_stack(pool: Pool, chosen: list[int], precision: str = "float32", seed: int = 0, **values: object) -> Stack:
+    recipe = make_recipe({"image_size": 16, **values})
+    train_N = split_pool(pool, "blue", seed).train_N
+    specs = [MemberSpec(recipe, seed, k, train_N, len(pool.classes)) for k in chosen]
+    return Stack(specs, pool.images_NCHW, pool.labels_N, CPU, precision)
+
+
+def train(stack: Stack, epochs: int = 2) -> list[EpochProgress]:
+    history = []
+    for epoch in range(epochs):
+        progress = EpochProgress.start(len(stack.specs))
+        stack.train_epoch(epoch, progress, lambda: False)
+        history.append(progress)
+    return history
+
+
+@pytest.mark.parametrize("ensemble", ["parts", "whole"])
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_a_member_of_a_stack_equals_the_member_alone(small: Pool, ensemble: str, precision: str) -> None:
+    """Tolerance zero: members run one after another, so their arithmetic is the same."""
+    together = make_stack(small, [0, 1, 2], precision, ensemble=ensemble)
+    losses = train(together)
+    for k in range(3):
+        alone = make_stack(small, [k], precision, ensemble=ensemble)
+        alone_losses = train(alone)
+        assert [p.cross_entropy[0] for p in alone_losses] == [p.cross_entropy[k] for p in losses]
+        for name, tensor in alone.member_tensors(0).items():
+            assert torch.equal(tensor, together.member_tensors(k)[name]), (k, name)
+
+
+def test_members_of_different_runs_share_a_stack(small: Pool) -> None:
+    """Targets, seeds and recipes may differ within a stack: nothing leaks from one member to the next."""
+    recipes = [make_recipe({"image_size": 16}), make_recipe({"image_size": 16, "augment": "standard", "lr": 0.002})]
+    specs = [
+        MemberSpec(recipe, seed, 0, split_pool(small, target, seed).train_N, 3)
+        for recipe, seed, target in zip(recipes, (0, 5), ("blue", "red"), strict=True)
+    ]
+    mixed = Stack(specs, small.images_NCHW, small.labels_N, CPU, "float32")
+    train(mixed, 1)
+    for k, spec in enumerate(specs):
+        alone = Stack([spec], small.images_NCHW, small.labels_N, CPU, "float32")
+        train(alone, 1)
+        assert all(torch.equal(t, mixed.member_tensors(k)[n]) for n, t in alone.member_tensors(0).items())
+
+
+def test_members_start_differently_and_from_the_seed(small: Pool) -> None:
+    def first_weights(seed: int) -> list[torch.Tensor]:
+        return [network.backbone.layers[0].weight for network in make_stack(small, [0, 1], seed=seed).networks]
+
+    (a, b), (again, _), (other, _) = first_weights(0), first_weights(0), first_weights(1)
+    assert torch.equal(a, again)
+    assert not torch.equal(a, b) and not torch.equal(a, other)
+
+
+def test_same_seed_same_numbers(small: Pool) -> None:
+    one, two = make_stack(small, [0, 1], "bfloat16"), make_stack(small, [0, 1], "bfloat16")
+    assert train(one) == train(two)
+    for k in range(2):
+        assert all(torch.equal(t, two.member_tensors(k)[n]) for n, t in one.member_tensors(k).items())
+
+
+class Recorder(torch.nn.Module):
+    """Stands in the way of a network's input and keeps what it sees."""
+
+    def __init__(self, stack: Stack) -> None:
+        super().__init__()
+        self.seen: list[torch.Tensor] = []
+        network = stack.networks[0]
+        inner = network.features
+
+        def features(images: torch.Tensor) -> torch.Tensor:
+            self.seen.append(images.clone())
+            return inner(images)
+
+        network.features = features
+
+
+def test_every_sample_appears_exactly_r_times_in_its_batch(small: Pool) -> None:
+    stack = make_stack(small, [0], augment="none", batch_size=5, replay=3, members=2)
+    recorder = Recorder(stack)
+    train(stack, 1)
+    plan = stack.specs[0].plan(0)
+    assert len(recorder.seen) == plan.num_steps
+    for views, start, stop in zip(recorder.seen, plan.bounds, plan.bounds[1:], strict=False):
+        samples = plan.order_S[start:stop]
+        assert len(set(samples.tolist())) == len(samples)
+        assert torch.equal(views, small.images_NCHW[np.repeat(samples, 3)])
+
+
+def test_validation_and_test_views_are_never_augmented(small: Pool) -> None:
+    stack = make_stack(small, [0])
+    recorder = Recorder(stack)
+    index_N = np.array([5, 100, 17])
+    stack.probabilities([0], index_N)
+    assert torch.equal(torch.cat(recorder.seen), small.images_NCHW[index_N])
+
+
+def test_training_only_ever_reads_source_training_images(small: Pool) -> None:
+    """With every other image blanked out, training is the same: views, partners and labels."""
+    recipe = make_recipe({"image_size": 16, "cross_image_probability": 0.5})
+    split = split_pool(small, "blue", 0)
+    images, labels = torch.zeros_like(small.images_NCHW), np.zeros_like(small.labels_N)
+    images[split.train_N], labels[split.train_N] = small.images_NCHW[split.train_N], small.labels_N[split.train_N]
+    spec = MemberSpec(recipe, 0, 0, split.train_N, 3)
+    whole = Stack([spec], small.images_NCHW, small.labels_N, CPU, "float32")
+    blanked = Stack([spec], images, labels, CPU, "float32")
+    assert train(whole) == train(blanked)
+
+
+def test_stopping_and_going_on_changes_nothing(small: Pool) -> None:
+    straight = make_stack(small, [0, 1], "bfloat16")
+    expected = train(straight, 1)[0]
+    stack, progress = make_stack(small, [0, 1], "bfloat16"), EpochProgress.start(2)
+    for _ in range(200):
+        stack.train_epoch(0, progress, lambda: True)  # stop after every single step
+        saved = [{n: t.clone() for n, t in stack.member_tensors(k).items()} for k in range(2)]
+        stack = make_stack(small, [0, 1], "bfloat16")
+        for k in range(2):
+            stack.load_member_tensors(k, saved[k])
+    assert progress == expected
+    assert all(torch.equal(t, straight.member_tensors(1)[n]) for n, t in stack.member_tensors(1).items())
+
+
+def test_a_loss_that_is_not_finite_is_named(small: Pool) -> None:
+    stack = make_stack(small, [0, 1])
+    with torch.no_grad():
+        stack.networks[1].classifier.weight.fill_(torch.nan)
+    with pytest.raises(LossNotFinite, match="epoch 3, step 1, member 2"):
+        stack.train_epoch(2, EpochProgress.start(2), lambda: False)
+
+
+def test_a_single_view_without_contrast_trains(small: Pool) -> None:
+    """b·r = 1 is allowed without contrast; a last batch of one view with contrast has no batch statistics to use."""
+    train(make_stack(small, [0], batch_size=1, replay=1, supcon_weight=0.0), 1)
+    odd = make_stack(small, [0], batch_size=2, replay=1, members=1)
+    odd.specs[0] = MemberSpec(odd.specs[0].recipe, 0, 0, odd.specs[0].train_N[:3], 3)
+    progress = EpochProgress.start(1)
+    odd.train_epoch(0, progress, lambda: False)
+    assert progress.steps == [2] and np.isfinite(progress.cross_entropy[0])
+
+
+def test_learning_rate_is_halved_every_step() -> None:
+    recipe = Recipe()
+    assert [recipe.learning_rate(e) for e in (0, 29, 30, 59, 60, 99)] == [0.01, 0.01, 0.005, 0.005, 0.0025, 0.00125]
+
+
+def test_precision_is_the_recipes_or_the_chips() -> None:
+    assert native_precision(make_recipe({"precision": "float32"}), CPU) == "float32"
+    assert native_precision(make_recipe({"precision": "bfloat16"}), CPU) == "bfloat16"
+    assert native_precision(Recipe(), CPU) in ("float32", "bfloat16")
