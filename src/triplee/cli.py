@@ -6,6 +6,7 @@ Heavy imports wait inside the verbs, so that `triplee --help` answers at once.
 import csv
 import io
 import json
+import os
 import sys
 from enum import StrEnum
 from pathlib import Path
@@ -28,7 +29,7 @@ app = typer.Typer(
 )
 
 # Typer's base for wrong options and arguments; which module it lives in differs between Typer's versions.
-UsageError: type[Exception] = typer.BadParameter.__bases__[0]
+UsageError: type[typer.BadParameter] = typer.BadParameter.__bases__[0]  # pyright: ignore[reportAssignmentType]
 
 DataArgument = Annotated[str, typer.Argument(help="digits (embedded), or a folder <domain>/<class>/<image>")]
 SkipBad = Annotated[bool, typer.Option("--skip-bad", help="leave unreadable images out instead of refusing")]
@@ -43,24 +44,35 @@ class Format(StrEnum):
 
 def main() -> None:
     """Entry point: run the verb, and turn errors meant for people into one line and an exit code."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a file's name may hold what the encoding cannot say
     try:
-        code = app(standalone_mode=False)
+        code = app(prog_name="triplee", standalone_mode=False)
+        sys.stdout.flush()
     except InputError as error:
         code = _fail(str(error))
     except UsageError as error:
-        code = _fail(error.format_message().replace("\n", " "))
+        message = error.format_message()  # none for a bare `triplee`, which has shown its help
+        code = _fail(f"{message} See {error.ctx.command_path if error.ctx else 'triplee'} --help") if message else 2
     except (KeyboardInterrupt, typer.Abort):
         print("triplee: interrupted", file=sys.stderr)
         code = 130
-    except BrokenPipeError:  # the reader went away (`| head`)
-        sys.stderr.close()
-        code = 0
+    except (BrokenPipeError, SystemExit):  # the reader went away (`| head`); Typer makes an exit of it
+        code = _drop_output(141)  # as a shell calls the end of any program by SIGPIPE
+    except OSError as error:
+        code = _drop_output(_fail(str(error)))
     sys.exit(code)
 
 
 def _fail(line: str) -> int:
-    print(f"triplee: {line}", file=sys.stderr)
+    print("triplee: " + line.replace("\n", " "), file=sys.stderr)
     return 2
+
+
+def _drop_output(code: int) -> int:
+    """Output that could not be written is forgotten: else Python tries again at its end, and complains."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return code
 
 
 def _version(asked: bool) -> None:
@@ -90,9 +102,14 @@ def demo(
     Example: triplee demo
     """
     from triplee.demo import run_demo
+    from triplee.engine.train import Interrupted
 
-    print(f"Embedded digits: train on three domains, test on the unseen “{target}”. {epochs} epochs each.")
-    results, picture = run_demo(out, target, epochs, seed, make_observer)
+    print(f"Embedded digits: train on three domains, test on the unseen “{target}”. {epochs} epochs each.", flush=True)
+    try:
+        results, picture = run_demo(out, target, epochs, seed, make_observer)
+    except Interrupted:
+        print("triplee: stopped and saved; go on with the same command", file=sys.stderr)
+        raise typer.Exit(130) from None
     columns = ["method", "unseen domain", "source val", "epoch", "members alone", "last epoch", "seconds"]
     rows = [
         [
@@ -136,7 +153,7 @@ def train(
     split = split_pool(pool, target, seed)
     for warning in split.warnings:
         print(f"triplee: warning: {warning}", file=sys.stderr)
-    out = out or Path("runs") / f"{Path(data).name}-{target}-{name}-{seed}"
+    out = out or Path("runs") / f"{Path(data).resolve().name}-{target}-{name}-{seed}"
     try:
         with make_observer(f"{name} → {target}") as observer:
             result = train_run(
@@ -249,7 +266,7 @@ def _recipe(name: str, changes: list[str]) -> tuple[Any, str]:
         raise InputError(f"recipe file {name} cannot be read as YAML") from None
     if not isinstance(content, dict):
         raise InputError(f"recipe file {name} holds no `key: value` lines")
-    return make_recipe({**content, **values}), Path(name).stem
+    return make_recipe({**{str(key): value for key, value in content.items()}, **values}), Path(name).stem
 
 
 def _parse_value(text: str, change: str) -> Any:
@@ -303,11 +320,12 @@ def _print_table(columns: list[str], rows: list[list[str]]) -> None:
         return
     from rich import box
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     table = Table(*columns, box=box.SIMPLE_HEAD)
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(escape, row))
     Console().print(table)
 
 

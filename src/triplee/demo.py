@@ -28,12 +28,13 @@ def run_demo(
     results, curves = {}, {}
     for title, name in RUNS.items():
         recipe = make_recipe({"epochs": epochs}, find_recipe(name))
-        folder = out / f"{name}-{target}-{epochs}-epochs-seed-{seed}"
+        folder = RunFolder(out / f"{name}-{target}-{epochs}-epochs-seed-{seed}")
+        resume = folder.config_path.exists()
         with observe(title) as observer:
             results[title] = train_run(
-                pool, split, recipe, out=folder, observer=observer, recipe_name=name, seed=seed, resume=folder.exists()
+                pool, split, recipe, out=folder.path, observer=observer, recipe_name=name, seed=seed, resume=resume
             )
-        curves[title] = RunFolder(folder).read_metrics()
+        curves[title] = folder.read_metrics()
     picture = out / "demo.png"
     draw_demo_picture(picture, pool, split, curves, f"embedded digits, {target} held out, seed {seed}")
     return results, picture

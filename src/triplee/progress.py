@@ -25,7 +25,7 @@ class BarObserver:
     def __init__(self, title: str) -> None:
         self.title, self.val, self.last_drawn = title, "", 0.0
         self.bar = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             TextColumn("{task.fields[status]}"),
             TimeElapsedColumn(),

@@ -8,8 +8,8 @@ import errno
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,34 +23,46 @@ from torch import Tensor
 from triplee.settings import InputError
 
 FORMAT = 1  # of the files in a run folder; raised when an older version could not read them
+UNFINISHED = ".unfinished"  # ends the name of a file that is still being written
+RESULT_KEYS = frozenset(
+    {"recipe", "data", "target", "seed", "selection", "accuracy", "val_accuracy", "epoch", "members"}
+    | {"last_accuracy", "oracle_accuracy", "seconds", "version"}
+)
+CONFIG_TYPES = {
+    **dict.fromkeys(("version", "data", "data_fingerprint", "target", "recipe_name", "precision"), str),
+    **dict.fromkeys(("format", "skipped_images", "seed"), int),
+    **dict.fromkeys(("domains", "classes"), list),
+    "recipe": dict,
+}
 
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Write a file whole or not at all; a failure is one line and leaves what was there before."""
-    temporary = None
+    temporary = path.with_name(f".{path.name}.{os.getpid()}{UNFINISHED}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        with os.fdopen(handle, "wb") as file:
+        with temporary.open("wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        Path(temporary).replace(path)
+        temporary.replace(path)
     except OSError as error:
-        if temporary:
-            Path(temporary).unlink(missing_ok=True)
         raise unwritable(path, error) from None
+    finally:
+        with suppress(OSError):
+            temporary.unlink()
 
 
 def unwritable(path: Path, error: OSError) -> InputError:
-    reason = "the disk is full" if error.errno == errno.ENOSPC else (error.strerror or str(error)).lower()
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    reason = "the disk is full, make room" if full else (error.strerror or str(error)).lower()
     return InputError(f"cannot write {path}: {reason}; what was saved before is untouched")
 
 
-def _digest(tensors: Mapping[str, Tensor]) -> str:
-    digest = hashlib.blake2b(digest_size=16)
+def _digest(tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]) -> str:
+    digest = hashlib.blake2b(json.dumps(metadata, sort_keys=True).encode(), digest_size=16)
     for name in sorted(tensors):
-        digest.update(name.encode())
+        digest.update(f"{name} {tensors[name].dtype} {list(tensors[name].shape)}".encode())
         digest.update(tensors[name].contiguous().flatten().view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
@@ -58,7 +70,8 @@ def _digest(tensors: Mapping[str, Tensor]) -> str:
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]) -> None:
     """A safetensors file with JSON metadata and a digest that tells a damaged file from a whole one."""
     on_host = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    header = {"triplee": json.dumps({"format": FORMAT, **metadata}), "digest": _digest(on_host)}
+    # One key only: safetensors writes several in random order, and equal runs shall give equal bytes.
+    header = {"triplee": json.dumps({"format": FORMAT, "digest": _digest(on_host, metadata), **metadata})}
     write_atomically(path, safetensors.torch.save(on_host, header))
 
 
@@ -66,16 +79,16 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Tensors and metadata of a file from `write_tensors`; damaged or of another version is one line."""
     try:
         with safetensors.safe_open(str(path), framework="pt") as file:
-            header = file.metadata() or {}
+            metadata = json.loads((file.metadata() or {}).get("triplee", "{}"))
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except FileNotFoundError:
         raise InputError(f"{path} is missing: the run has not got that far, or its folder was changed") from None
-    except (OSError, safetensors.SafetensorError) as error:
+    except (OSError, ValueError, safetensors.SafetensorError) as error:
         raise InputError(f"{path} is damaged ({error}): restore it, or train again") from None
-    metadata = json.loads(header.get("triplee", "{}"))
     if metadata.get("format") != FORMAT:
         raise InputError(f"{path} is of format {metadata.get('format')}, this version reads {FORMAT}: train again")
-    if header.get("digest") != _digest(tensors):
+    del metadata["format"]
+    if metadata.pop("digest", None) != _digest(tensors, metadata):
         raise InputError(f"{path} is damaged (its digest does not match): restore it, or train again")
     return tensors, metadata
 
@@ -103,18 +116,14 @@ class RunFolder:
         """
         if self.path.exists() and not self.path.is_dir():
             raise InputError(f"{self.path} is a file: choose another --out")
-        holds_run = self.config_path.exists()
-        # A start cut off before its config was written leaves state/ and unfinished (dot) files only.
-        others = (
-            [p for p in self.path.iterdir() if p.name != "state" and p.name[0] != "."] if self.path.exists() else []
-        )
-        if others and not holds_run:
-            raise InputError(f"{self.path} is not empty and no run folder: choose another --out")
-        if resume and not holds_run and not (self.path / "state").exists():
-            raise InputError(f"{self.path} holds no run to resume: leave out --resume, or name the run's folder")
+        if not self.config_path.exists():
+            if self._holds_something_else():
+                raise InputError(f"{self.path} is not empty and no run folder: choose another --out")
+            if resume and not (self.path / "state").exists():
+                raise InputError(f"{self.path} holds no run to resume: leave out --resume, or name the run's folder")
         self._take_lock()
         try:
-            if not holds_run:
+            if not self.config_path.exists():
                 write_atomically(self.config_path, yaml.safe_dump(config, sort_keys=False, allow_unicode=True).encode())
                 return config
             stored = self.read_config()
@@ -134,6 +143,11 @@ class RunFolder:
             self.release()
             raise
 
+    def _holds_something_else(self) -> bool:
+        """Whether there is more than what a start leaves that was cut off before its config was written."""
+        own = (self.path / "state", self.path / "state" / "lock")
+        return any(path not in own and path.suffix != UNFINISHED for path in self.path.rglob("*"))
+
     def _take_lock(self) -> None:
         try:
             (self.path / "state").mkdir(parents=True, exist_ok=True)
@@ -141,13 +155,14 @@ class RunFolder:
             lock.acquire(timeout=0)
             self._lock = lock
             for folder in (self.path, self.path / "best", self.path / "state"):
-                for unfinished in folder.glob(".*"):
+                for unfinished in folder.glob(f".*{UNFINISHED}"):
                     unfinished.unlink()
         except filelock.Timeout:
             raise InputError(
                 f"{self.path} is in use by another process: wait for it, or choose another --out"
             ) from None
         except OSError as error:
+            self.release()
             raise unwritable(self.path, error) from None
 
     def release(self) -> None:
@@ -159,15 +174,18 @@ class RunFolder:
         return read_config(self.path)
 
     def read_metrics(self) -> list[dict[str, Any]]:
-        """The epochs written so far; a last line cut short by a crash is left out."""
+        """The epochs written so far, up to the first line that is cut short or damaged."""
         if not self.metrics_path.exists():
             return []
-        rows = []
-        for line in self.metrics_path.read_text().splitlines():
+        rows: list[dict[str, Any]] = []
+        for line in self.metrics_path.read_bytes().splitlines():
             try:
-                rows.append(json.loads(line))
+                row = json.loads(line)
             except ValueError:
                 break
+            if not isinstance(row, dict) or row.get("epoch") != len(rows) + 1:
+                break
+            rows.append(row)
         return rows
 
     def write_metrics(self, rows: list[dict[str, Any]]) -> None:
@@ -175,14 +193,18 @@ class RunFolder:
 
     def read_result(self) -> dict[str, Any]:
         try:
-            return json.loads(self.result_path.read_text())
+            result = json.loads(self.result_path.read_bytes())
         except FileNotFoundError:
             raise InputError(f"{self.path} has no result yet: finish it with --resume") from None
         except ValueError:
-            raise InputError(f"{self.result_path} is damaged: restore it, or train again") from None
+            result = None
+        if not isinstance(result, dict) or not result.keys() >= RESULT_KEYS:
+            raise InputError(f"{self.result_path} is damaged: restore it, or train again")
+        return result
 
     def write_result(self, result: dict[str, Any]) -> None:
-        write_atomically(self.result_path, (json.dumps(result, indent=2, ensure_ascii=False) + "\n").encode())
+        text = json.dumps(result, indent=2, ensure_ascii=False) + "\n"
+        write_atomically(self.result_path, text.encode(errors="backslashreplace"))  # file names need not be Unicode
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -194,16 +216,18 @@ def read_config(path: Path) -> dict[str, Any]:
         config = yaml.safe_load(file.read_text())
     except (yaml.YAMLError, UnicodeDecodeError):
         config = None
-    if not isinstance(config, dict) or "format" not in config or "recipe" not in config:
-        raise InputError(f"{file} is damaged: restore it, or train again")
-    if config["format"] != FORMAT:
+    if isinstance(config, dict) and isinstance(config.get("format"), int) and config["format"] != FORMAT:
         raise InputError(
-            f"{path} is of format {config['format']} (triplee {config.get('version')}), this version reads {FORMAT}"
+            f"{path} is of format {config['format']} (triplee {config.get('version')}), this version reads {FORMAT}:"
+            " use that version, or train again"
         )
+    if not isinstance(config, dict) or any(not isinstance(config.get(k), kind) for k, kind in CONFIG_TYPES.items()):
+        raise InputError(f"{file} is damaged: restore it, or train again")
     return config
 
 
-DECIDED_AT_START = ("precision", "version")
+# Where the data lie may change as well: what they are is told by their fingerprint.
+DECIDED_AT_START = ("precision", "version", "data")
 
 
 def changed_keys(stored: dict[str, Any], asked: dict[str, Any]) -> list[str]:

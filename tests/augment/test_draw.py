@@ -51,7 +51,7 @@ def test_fourier_partners_come_from_the_sources_and_shares_are_products_of_two_u
     assert set(np.unique(drawn.partner_VK[mixes])) == set(PARTNERS)
     assert (drawn.partner_VK[~mixes] == -1).all()
     shares = drawn.argument_VK[mixes]
-    assert 0 <= shares.min() and shares.max() < 1
+    assert shares.min() >= 0 and shares.max() < 1
     assert shares.mean() == pytest.approx(0.25, abs=0.02)
     assert (shares**2).mean() == pytest.approx(1 / 9, abs=0.015)
 

@@ -70,7 +70,7 @@ def test_replay_gives_r_views_of_each_sample_in_a_row(images: torch.Tensor) -> N
 
 def test_replay_takes_pictures_and_any_transform() -> None:
     samples = [(Image.new("RGB", (16, 16), colour), k) for k, colour in enumerate(("red", "blue"))]
-    views, labels = ReplayCollate(4, ESAug("fourier"))(samples)
+    views, _ = ReplayCollate(4, ESAug("fourier"))(samples)
     assert views.shape == (8, 3, 16, 16) and views.dtype == torch.uint8
     floats, _ = ReplayCollate(2, lambda picture: torch.tensor(picture.getpixel((0, 0))).float())(samples)
     assert floats.tolist() == [[255, 0, 0]] * 2 + [[0, 0, 255]] * 2

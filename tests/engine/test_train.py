@@ -54,10 +54,8 @@ def test_a_run_leaves_what_the_contract_says(small: Pool, tmp_path: Path) -> Non
     result = run(small, tmp_path / "run", observer=observer, recipe_name="mine")
     on_disk = json.loads((tmp_path / "run" / "result.json").read_text())
     assert on_disk == result
-    for key in (
-        "recipe data target seed accuracy val_accuracy epoch members last_accuracy oracle_accuracy seconds version"
-    ).split():
-        assert key in result
+    assert {"recipe", "data", "target", "seed", "accuracy", "val_accuracy", "epoch", "members"} <= set(result)
+    assert {"last_accuracy", "oracle_accuracy", "seconds", "version"} <= set(result)
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert rows == observer.rows and [row["epoch"] for row in rows] == [1, 2, 3]
     assert observer.steps == 3 * observer.steps_per_epoch

@@ -4,7 +4,7 @@ Comes in: a generator and how many views; goes out: a Draw that apply.py carries
 Axes: V views, K ops in a row per view (1 = singular).
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -16,7 +16,7 @@ DRAWN_OPS = (*OPS, "fourier", "hue")
 CROSS_IMAGE_OPS = {"basic": (), "fourier": (FOURIER,)}
 
 JITTER, GREY_PROBABILITY = 0.4, 0.1  # the field's standard augmentation
-CROP_RATIO = (3 / 4, 4 / 3)
+CROP_RATIO = 4 / 3  # of a crop's sides, at most
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,9 @@ class Draw:
         return len(self.op_VK)
 
     def __getitem__(self, views: slice) -> "Draw":
-        parts = {f.name: getattr(self, f.name) for f in fields(self)}
-        return Draw(**{name: None if part is None else part[views] for name, part in parts.items()})
+        box_V4 = None if self.box_V4 is None else self.box_V4[views]
+        flip_V = None if self.flip_V is None else self.flip_V[views]
+        return Draw(self.op_VK[views], self.argument_VK[views], self.partner_VK[views], box_V4, flip_V)
 
 
 def draw_esaug(
@@ -86,7 +87,7 @@ def draw_basic(rng: np.random.Generator, num_views: int, crop_area: float, flip:
     if crop_area == 1 and not flip:
         return {}
     area = rng.uniform(crop_area, 1, num_views)
-    ratio = np.exp(rng.uniform(*np.log(CROP_RATIO), num_views)) if crop_area < 1 else np.ones(num_views)
+    ratio = CROP_RATIO ** rng.uniform(-1, 1, num_views) if crop_area < 1 else np.ones(num_views)
     size_V2 = np.stack([np.sqrt(area * ratio), np.sqrt(area / ratio)], 1).clip(max=1)
     corner_V2 = rng.random((num_views, 2)) * (1 - size_V2)
     flip_V = rng.random(num_views) < 0.5 if flip else np.zeros(num_views, dtype=bool)

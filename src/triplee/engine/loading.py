@@ -41,7 +41,10 @@ def load_run(path: Path, device: torch.device | None = None) -> LoadedRun:
     """The ensemble of a run's selected epoch; a run that is unfinished, damaged or none at all is one line."""
     folder = RunFolder(path)
     config = folder.read_config()
-    recipe = make_recipe(config["recipe"])
+    try:
+        recipe = make_recipe(config["recipe"])
+    except InputError as error:
+        raise InputError(f"{folder.config_path} is damaged ({error}): restore it, or train again") from None
     networks, epochs = [], set()
     for k in range(recipe.members):
         tensors, metadata = read_tensors(folder.member_path(k))

@@ -20,6 +20,7 @@ from triplee import __version__
 from triplee.data.pool import Pool
 from triplee.data.split import Split
 from triplee.engine.stack import EpochProgress, LossNotFinite, MemberSpec, Stack, native_precision
+from triplee.nets.network import build_network
 from triplee.runfolder import FORMAT, RunFolder, read_tensors, unwritable, write_tensors
 from triplee.settings import InputError, Recipe
 
@@ -54,10 +55,12 @@ def train_run(
     device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if recipe.members > len(split.train_N):
         raise InputError(f"{len(split.train_N)} training images cannot feed {recipe.members} members: lower members")
+    build_network(recipe, len(pool.classes), seed, 0)  # what cannot be built is refused before there is a folder
     folder = RunFolder(out)
     config = folder.claim(_config(pool, split, recipe, recipe_name, seed, device), resume)
     try:
         if folder.result_path.exists():
+            folder.state_path.unlink(missing_ok=True)  # of a run that was killed when it had just finished
             return folder.read_result()
         specs = [MemberSpec(recipe, seed, k, split.train_N, len(pool.classes)) for k in range(recipe.members)]
         stack = Stack(specs, pool.images_NCHW, pool.labels_N, device, config["precision"])
@@ -67,7 +70,7 @@ def train_run(
             raise InputError(f"{folder.metrics_path} has lost lines: restore it, or train again")
         return _train(folder, stack, state, rows, pool, split, recipe, observer, config)
     except LossNotFinite as error:
-        raise InputError(f"{error}: lower lr; the last good state is kept in {out}") from None
+        raise InputError(f"{error}: lower lr and choose another --out; the last good state is kept in {out}") from None
     finally:
         folder.release()
 
@@ -144,11 +147,14 @@ class _State:
     def load(cls, folder: RunFolder, stack: Stack) -> "_State":
         tensors, metadata = read_tensors(folder.state_path)
         state = cls(len(stack.specs))
-        state.epoch, state.seconds = metadata["epoch"], metadata["seconds"]
-        state.progress = EpochProgress(**metadata["progress"])
-        for k in range(len(stack.specs)):
-            own = {n.removeprefix(f"{k}."): t for n, t in tensors.items() if n.startswith(f"{k}.")}
-            stack.load_member_tensors(k, own)
+        try:
+            state.epoch, state.seconds = metadata["epoch"], metadata["seconds"]
+            state.progress = EpochProgress(**metadata["progress"])
+            for k in range(len(stack.specs)):
+                own = {n.removeprefix(f"{k}."): t for n, t in tensors.items() if n.startswith(f"{k}.")}
+                stack.load_member_tensors(k, own)
+        except (KeyError, RuntimeError):
+            raise InputError(f"{folder.state_path} belongs to another run: restore it, or train again") from None
         return state
 
 

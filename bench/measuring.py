@@ -1,0 +1,59 @@
+"""What the benches share: rivals timed in turn in one process, the machine they ran on, results as JSON."""
+
+import json
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy
+import PIL
+import torch
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def time_in_turn(rivals: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
+    """Seconds per call of each rival, one call of each per round, so that a noisy neighbour slows all of them alike."""
+    for call in rivals.values():
+        call()
+    seconds: dict[str, list[float]] = {name: [] for name in rivals}
+    for _ in range(rounds):
+        for name, call in rivals.items():
+            start = time.perf_counter()
+            call()
+            seconds[name].append(time.perf_counter() - start)
+    return seconds
+
+
+def summary(values: list[float], digits: int = 3) -> dict[str, float]:
+    """Median, and the middle half as the spread."""
+    low, median, high = statistics.quantiles(values, n=4)
+    return {"median": round(median, digits), "low": round(low, digits), "high": round(high, digits)}
+
+
+def ratios(slow: list[float], fast: list[float]) -> dict[str, float]:
+    """How many times faster, round by round."""
+    return summary([s / f for s, f in zip(slow, fast, strict=True)], 2)
+
+
+def machine() -> dict[str, Any]:
+    name = platform.processor() or platform.machine()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        models = [
+            line.split(":")[1].strip() for line in cpuinfo.read_text().splitlines() if line.startswith("model name")
+        ]
+        name = models[0] if models else name
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    versions = {"python": platform.python_version(), "torch": torch.__version__, "numpy": numpy.__version__}
+    return {"cpu": name, "cores": os.cpu_count(), "gpu": gpu, **versions, "pillow": PIL.__version__}
+
+
+def save(name: str, rows: list[dict[str, Any]]) -> None:
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / f"{name}.json").write_text(json.dumps({"machine": machine(), "rows": rows}, indent=2) + "\n")
+    print(f"saved {RESULTS / name}.json")

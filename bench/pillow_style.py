@@ -1,0 +1,51 @@
+"""The rival: ESAug the usual way, one view at a time through Pillow, normalised per view (the authors' way)."""
+
+import random
+
+import numpy as np
+import torch
+from PIL import Image, ImageEnhance, ImageOps
+
+from triplee.augment import OPS
+
+
+def pillow_view(image: Image.Image) -> torch.Tensor:
+    """One op of random strength, then a normalised float tensor."""
+    strength, sign = random.randint(0, 30), random.choice((1, -1))
+    view = pillow_op(random.choice(OPS), image, strength, sign)
+    return torch.from_numpy(np.array(view)).permute(2, 0, 1).float().div(255).sub(0.5).div(0.5)
+
+
+def pillow_op(name: str, image: Image.Image, strength: int, sign: int) -> Image.Image:
+    def affine(*matrix: float) -> Image.Image:
+        return image.transform(image.size, Image.Transform.AFFINE, matrix)
+
+    pixels, shear = sign * int(10 * strength / 30), sign * 0.3 * strength / 30
+    match name:
+        case "identity":
+            return image
+        case "autocontrast" | "equalize":
+            return getattr(ImageOps, name)(image)
+        case "rotate":
+            return image.rotate(sign * strength)
+        case "shear_x":
+            return affine(1, shear, 0, 0, 1, 0)
+        case "shear_y":
+            return affine(1, 0, 0, shear, 1, 0)
+        case "translate_x":
+            return affine(1, 0, pixels, 0, 1, 0)
+        case "translate_y":
+            return affine(1, 0, 0, 0, 1, pixels)
+        case "solarize":
+            return ImageOps.solarize(image, 256 - int(256 * strength / 30))
+        case "posterize":
+            return ImageOps.posterize(image, 8 - int(4 * strength / 30))
+        case _:
+            return getattr(ImageEnhance, name.capitalize())(image).enhance(0.1 + 1.8 * strength / 30)
+
+
+def numpy_fourier(image: np.ndarray, partner: np.ndarray, share: float) -> np.ndarray:
+    """Amplitude mix of two images (3,H,W) in float64, one pair at a time."""
+    spectrum, other = np.fft.fft2(image), np.fft.fft2(partner)
+    amplitude = (1 - share) * np.abs(spectrum) + share * np.abs(other)
+    return np.clip(np.real(np.fft.ifft2(amplitude * np.exp(1j * np.angle(spectrum)))), 0, 255)
