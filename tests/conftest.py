@@ -57,6 +57,11 @@ def small(small_folder: Path) -> Pool:
     return load_data(str(small_folder), 16)
 
 
+@pytest.fixture(scope="session")
+def small_32(small_folder: Path) -> Pool:
+    return load_data(str(small_folder), 32)
+
+
 @pytest.fixture
 def triplee() -> Callable[..., subprocess.CompletedProcess[str]]:
     """The real command in a real process."""

@@ -93,8 +93,8 @@ def options(
 @app.command()
 def demo(
     out: Annotated[Path, typer.Option(help="folder for the runs and the picture")] = Path("demo"),
-    target: Annotated[str, typer.Option(help="domain to hold out")] = "textured",
-    epochs: Annotated[int, typer.Option(min=1)] = 8,
+    target: Annotated[str, typer.Option(help="domain to hold out")] = "street",
+    epochs: Annotated[int, typer.Option(min=1)] = 6,
     seed: Annotated[int, typer.Option(min=0)] = 0,
 ) -> None:
     """Vanilla against TripleE on the embedded digits with one domain held out.

@@ -23,9 +23,9 @@ class BarObserver:
     """A live bar with loss, validation accuracy and time left."""
 
     def __init__(self, title: str) -> None:
-        self.title, self.val, self.last_drawn = title, "", 0.0
+        self.title, self.loss, self.val, self.last_drawn = title, "", "", 0.0
         self.bar = Progress(
-            TextColumn("{task.description}", markup=False),
+            TextColumn("{task.description}"),
             BarColumn(),
             TextColumn("{task.fields[status]}"),
             TimeElapsedColumn(),
@@ -44,21 +44,22 @@ class BarObserver:
     def start(self, first_epoch: int, num_epochs: int, steps_per_epoch: int) -> None:
         self.num_epochs, self.epoch_now = num_epochs, first_epoch
         total, done = num_epochs * steps_per_epoch, first_epoch * steps_per_epoch
-        self.task = self.bar.add_task(self._title(), total=total, completed=done, status="")
+        self.bar.console.print(self.title, markup=False)  # above the bar, which has 80 columns for the rest
+        self.task = self.bar.add_task(self._description(), total=total, completed=done, status="")
 
-    def _title(self) -> str:
-        return f"{self.title}  epoch {min(self.epoch_now + 1, self.num_epochs)}/{self.num_epochs}"
+    def _description(self) -> str:
+        return f"epoch {min(self.epoch_now + 1, self.num_epochs)}/{self.num_epochs}"
 
     def step(self, loss: float | None) -> None:
         self.bar.advance(self.task)
         if loss is not None and time.monotonic() - self.last_drawn > 0.1:
-            self.last_drawn = time.monotonic()
-            self.bar.update(self.task, status=f"loss {loss:.3f}{self.val}")
+            self.last_drawn, self.loss = time.monotonic(), f"loss {loss:.3f}"
+            self.bar.update(self.task, status=self.loss + self.val)
 
     def epoch(self, row: dict[str, Any]) -> None:
         self.epoch_now = row["epoch"]
         self.val = f"  val {row['val_accuracy']:.1f} %"
-        self.bar.update(self.task, description=self._title(), status=describe_epoch(row))
+        self.bar.update(self.task, description=self._description(), status=self.loss + self.val)
 
 
 class LineObserver:

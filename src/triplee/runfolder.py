@@ -24,6 +24,9 @@ from triplee.settings import InputError
 
 FORMAT = 1  # of the files in a run folder; raised when an older version could not read them
 UNFINISHED = ".unfinished"  # ends the name of a file that is still being written
+METRIC_KEYS = frozenset(
+    {"epoch", "lr", "cross_entropy", "contrast", "val_accuracy", "val_members", "target_accuracy", "target_members"}
+)
 RESULT_KEYS = frozenset(
     {"recipe", "data", "target", "seed", "selection", "accuracy", "val_accuracy", "epoch", "members"}
     | {"last_accuracy", "oracle_accuracy", "seconds", "version"}
@@ -183,7 +186,7 @@ class RunFolder:
                 row = json.loads(line)
             except ValueError:
                 break
-            if not isinstance(row, dict) or row.get("epoch") != len(rows) + 1:
+            if not isinstance(row, dict) or not row.keys() >= METRIC_KEYS or row["epoch"] != len(rows) + 1:
                 break
             rows.append(row)
         return rows

@@ -44,7 +44,7 @@ class Recipe(BaseModel):
     batch_size: int = Field(default=4, ge=1, description="b: samples per batch")
     replay: int = Field(default=4, ge=1, description="r: views per sample")
     members: int = Field(default=3, ge=1, description="m: networks in the ensemble")
-    lr: float = Field(default=0.01, gt=0)
+    lr: float = Field(default=0.002, gt=0)
     lr_step: int = Field(default=30, ge=1, description="epochs between two decays")
     lr_gamma: float = Field(default=0.5, gt=0, le=1)
     momentum: float = Field(default=0.9, ge=0, lt=1)

@@ -154,7 +154,7 @@ def test_a_single_view_without_contrast_trains(small: Pool) -> None:
 
 
 def test_learning_rate_is_halved_every_step() -> None:
-    recipe = Recipe()
+    recipe = make_recipe({"lr": 0.01})
     assert [recipe.learning_rate(e) for e in (0, 29, 30, 59, 60, 99)] == [0.01, 0.01, 0.005, 0.005, 0.0025, 0.00125]
 
 

@@ -7,7 +7,7 @@ Comes in: a run's config, the pool and its split; goes out: a run folder and its
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -89,7 +89,8 @@ def _train(
     started = time.monotonic() - state.seconds
     steps_per_epoch = sum(spec.plan(0).num_steps for spec in stack.specs)
     observer.start(state.epoch, recipe.epochs, steps_per_epoch)
-    with _stop_on_interrupt() as interrupted, _events(folder, state.epoch) as events:
+    with _stop_on_interrupt() as interrupted:
+        write_events = _open_events(folder, state.epoch)
 
         def save() -> None:
             state.seconds = time.monotonic() - started
@@ -116,7 +117,7 @@ def _train(
                     write_tensors(folder.member_path(k), weights, {"epoch": row["epoch"], "member": k})
             folder.write_metrics(rows)
             save()
-            events(row)
+            write_events(row)
             observer.epoch(row)
     result = _result(rows, recipe, config, time.monotonic() - started)
     folder.write_result(result)
@@ -160,9 +161,14 @@ class _State:
 
 def _epoch_row(state: _State, stack: Stack, pool: Pool, split: Split, recipe: Recipe) -> dict[str, Any]:
     """A line of metrics.jsonl: nothing in it depends on the clock, so that a resumed run writes the same bytes."""
-    steps = state.progress.steps
-    val, val_members = _accuracies(stack, pool, split.val_N)
-    target, target_members = _accuracies(stack, pool, split.target_N)
+    steps, members = state.progress.steps, range(len(stack.specs))
+    val_outputs = stack.probabilities(members, split.val_N)
+    for k in members:
+        if not val_outputs[k].isfinite().all():  # the last step did it: no later loss would tell
+            raise LossNotFinite(state.epoch + 1, steps[k], k + 1)
+    val, val_members = _accuracies(val_outputs, pool.labels_N[split.val_N])
+    target_outputs = stack.probabilities(members, split.target_N)
+    target, target_members = _accuracies(target_outputs, pool.labels_N[split.target_N])
     return {
         "epoch": state.epoch + 1,
         "lr": recipe.learning_rate(state.epoch),
@@ -175,10 +181,9 @@ def _epoch_row(state: _State, stack: Stack, pool: Pool, split: Split, recipe: Re
     }
 
 
-def _accuracies(stack: Stack, pool: Pool, index_N: np.ndarray) -> tuple[float, list[float]]:
-    """Top-1 of the ensemble and of each member alone, in percent."""
-    probabilities = stack.probabilities(range(len(stack.specs)), index_N)
-    labels = torch.from_numpy(pool.labels_N[index_N])
+def _accuracies(probabilities: torch.Tensor, labels_N: np.ndarray) -> tuple[float, list[float]]:
+    """Top-1 of the ensemble and of each member alone, in percent, from softmax outputs (M, N, num_classes)."""
+    labels = torch.from_numpy(labels_N)
 
     def accuracy(outputs: torch.Tensor) -> float:
         return 100 * float((outputs.argmax(1) == labels).double().mean())
@@ -245,20 +250,33 @@ def _stop_on_interrupt() -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
-@contextmanager
-def _events(folder: RunFolder, first_epoch: int) -> Iterator[Any]:
-    """A function that writes an epoch's row as TensorBoard events."""
-    from torch.utils.tensorboard import SummaryWriter  # slow to import, and only training needs it
+def _open_events(folder: RunFolder, first_epoch: int) -> Callable[[dict[str, Any]], None]:
+    """A function that appends an epoch's row to a new file of TensorBoard events.
 
-    try:
-        with SummaryWriter(str(folder.events_path), purge_step=first_epoch + 1 if first_epoch else None) as writer:
+    Not torch's SummaryWriter: it writes from a thread of its own, which meets a full disk with a traceback.
+    """
+    # Slow to import, and only training needs it.
+    from tensorboard.compat.proto.event_pb2 import Event, SessionLog  # pyright: ignore[reportAttributeAccessIssue]
+    from tensorboard.compat.proto.summary_pb2 import Summary  # pyright: ignore[reportAttributeAccessIssue]
+    from tensorboard.summary.writer.record_writer import RecordWriter
 
-            def write(row: dict[str, Any]) -> None:
-                for name, value in row.items():
-                    if name != "epoch":
-                        writer.add_scalar(name, np.mean(value), row["epoch"])
-                writer.flush()
+    path = folder.events_path / f"events.out.tfevents.{time.time_ns()}"
 
-            yield write
-    except OSError as error:
-        raise unwritable(folder.events_path, error) from None
+    def append(event: Event) -> None:
+        event.wall_time = time.time()
+        try:
+            path.parent.mkdir(exist_ok=True)
+            with path.open("ab") as file:
+                RecordWriter(file).write(event.SerializeToString())
+        except OSError as error:
+            raise unwritable(path, error) from None
+
+    def append_row(row: dict[str, Any]) -> None:
+        means = {name: float(np.mean(value)) for name, value in row.items() if name != "epoch"}
+        values = [Summary.Value(tag=name, simple_value=mean) for name, mean in means.items()]
+        append(Event(step=row["epoch"], summary=Summary(value=values)))
+
+    append(Event(file_version="brain.Event:2"))
+    if first_epoch:  # hides later epochs that an earlier start wrote
+        append(Event(step=first_epoch + 1, session_log=SessionLog(status=SessionLog.START)))
+    return append_row

@@ -1,0 +1,43 @@
+"""The docs name things that exist, and their examples run."""
+
+import re
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+from triplee.cli import app
+from triplee.recipes import RECIPES
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+
+
+def test_paper_to_code_names_existing_symbols() -> None:
+    names = re.findall(r"`(triplee[\w.]*):(\w+)`", (ROOT / "docs" / "paper-to-code.md").read_text())
+    assert len(names) > 15
+    for module, symbol in names:
+        assert hasattr(import_module(module), symbol), f"{module}:{symbol}"
+
+
+@pytest.mark.parametrize("example", re.findall(r"```python\n(.*?)```", README, re.DOTALL), ids=["loop", "dataset"])
+def test_readme_examples_run(example: str) -> None:
+    namespace: dict[str, object] = {}
+    exec(compile(example, "README.md", "exec"), namespace)
+    assert namespace["checked"] is True
+
+
+def test_links_lead_somewhere() -> None:
+    for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")):
+        for link in re.findall(r"\]\((?!http)([^)#]+)", page.read_text()):
+            assert (page.parent / link).exists(), f"{page.name} → {link}"
+
+
+def test_commands_and_recipes_in_the_docs_exist() -> None:
+    verbs = set(get_command(app).commands)  # type: ignore[attr-defined]
+    for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
+        text = page.read_text()
+        # A verb stands in a code block or in backquotes; what is planned is written without them.
+        assert set(re.findall(r"(?:^|`)triplee ([a-z]+)", text, re.MULTILINE)) <= verbs, page.name
+        assert set(re.findall(r"--recipe ([\w-]+)", text)) <= set(RECIPES), page.name
