@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
-CODE = src tests bench
+CODE = src tests bench docs
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test lint types bench docs
@@ -35,5 +35,5 @@ bench: setup ## measure speed again; results under bench/results/
 	$(BIN)/python bench/augment.py
 	$(BIN)/python bench/step.py
 
-docs: setup ## make the pictures of the docs again (minutes)
-	$(BIN)/python docs/make_pictures.py
+docs: demo ## make performance.md and the demo's picture again
+	$(BIN)/python docs/make.py demo

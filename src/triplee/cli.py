@@ -53,7 +53,7 @@ def main() -> None:
         code = _fail(str(error))
     except UsageError as error:
         message = error.format_message()  # none for a bare `triplee`, which has shown its help
-        code = _fail(f"{message} See {error.ctx.command_path if error.ctx else 'triplee'} --help") if message else 2
+        code = _fail(f"{message} (see {error.ctx.command_path if error.ctx else 'triplee'} --help)") if message else 2
     except (KeyboardInterrupt, typer.Abort):
         print("triplee: interrupted", file=sys.stderr)
         code = 130

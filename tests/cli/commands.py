@@ -1,7 +1,20 @@
 """What the tests of the command line share: starting it, judging its answers, breaking images, a terminal."""
 
-IMPORTS
+import json
+import os
+import pty
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
 
+from PIL import Image
 
 Answer = subprocess.CompletedProcess[str]
 
@@ -10,7 +23,7 @@ Call = Callable[..., Answer]
 
 
 # Four epochs of half a second each, saved after each: long enough to be stopped in the second.
-RECIPE = {"image_size": 16, "epochs": 4, "members": 2, "batch_size": 1, "replay": 2}
+RECIPE = {"image_size": 16, "epochs": 4, "members": 2, "batch_size": 1, "replay": 2, "lr": 0.01}
 
 
 ONE_EPOCH = ["--set", "image_size=16", "--set", "epochs=1", "--set", "members=2", "--set", "batch_size=32"]
@@ -41,7 +54,7 @@ def first_line(process: subprocess.Popen[str]) -> str:
     return process.stderr.readline()
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class TrainedRun:
     """A run folder made once for all tests (copy it before changing it), and what its command said."""
 
@@ -59,10 +72,10 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 def assert_refused(answer: Answer, *words: str) -> None:
     """Exit code 2 and one line, which holds the words."""
-    assert answer.returncode == 2 and answer.stdout == ""
+    assert answer.returncode == 2 and answer.stdout == "", answer
     assert re.fullmatch(r"triplee: .+\n", answer.stderr), answer.stderr
     for word in words:
-        assert word in answer.stderr
+        assert word in answer.stderr, (word, answer.stderr)
 
 
 def assert_same_run(path: Path, finished: TrainedRun) -> None:

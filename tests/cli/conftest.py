@@ -1,6 +1,17 @@
 """Fixtures of the command line's tests: the entry point in this process, and two runs made once by the real command."""
 
-IMPORTS
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from commands import Answer, Call, TrainedRun, first_line, started, train_command
+
+from triplee.cli import main
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +54,7 @@ def unfinished(small_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     path = tmp_path_factory.mktemp("unfinished") / "run"
     with started(*train_command(small_folder, path)) as process:
         line = first_line(process)
-        time.sleep(0.1)
+        time.sleep(0.05)
         process.send_signal(signal.SIGINT)
         output, errors = process.communicate()
     return TrainedRun(path, Answer(process.args, process.returncode, output, line + errors))

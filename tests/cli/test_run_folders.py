@@ -1,6 +1,14 @@
 """Run folders that are not what they should be: occupied, damaged, of another version, of another run."""
 
-IMPORTS
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commands import Call, TrainedRun, assert_refused, contents, copy_of, train_command
+
+from triplee import __version__
 
 
 def test_an_occupied_folder_is_refused_and_untouched(

@@ -1,6 +1,30 @@
 """Runs that are stopped, cannot save or diverge: the last good state stays, and going on gives the same bytes."""
 
-IMPORTS
+import json
+import os
+import re
+import resource
+import shutil
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from commands import (
+    Answer,
+    Call,
+    TrainedRun,
+    assert_refused,
+    assert_same_run,
+    contents,
+    copy_of,
+    first_line,
+    started,
+    train_command,
+)
+
+from triplee.data.pool import Pool
+from triplee.runfolder import RunFolder, read_tensors
 
 
 def test_ctrl_c_saves_says_how_to_go_on_and_resuming_gives_the_same_bytes(
@@ -68,6 +92,15 @@ def test_resuming_a_finished_run_tells_its_result(call: Call, small_folder: Path
     answer = call(*train_command(small_folder, finished.path), "--resume")
     assert (answer.returncode, answer.stdout, answer.stderr) == (0, finished.answer.stdout, "")
     assert contents(finished.path) == before
+
+
+def test_a_run_killed_when_it_had_just_finished_is_tidied(
+    call: Call, small_folder: Path, unfinished: TrainedRun, finished: TrainedRun, tmp_path: Path
+) -> None:
+    out = copy_of(finished, tmp_path)
+    shutil.copy(unfinished.path / "state" / "last.safetensors", out / "state")
+    assert call(*train_command(small_folder, out), "--resume").stderr == ""
+    assert_same_run(out, finished)
 
 
 def test_the_data_may_have_moved(call: Call, small_folder: Path, unfinished: TrainedRun, tmp_path: Path) -> None:

@@ -1,6 +1,25 @@
 """What the verbs say when all is well."""
 
-IMPORTS
+import csv
+import dataclasses
+import io
+import json
+import os
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from commands import Call, TrainedRun, assert_refused, break_image, started, terminal, train_command
+from PIL import Image
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from triplee import __version__
+from triplee.data.pool import Pool
+from triplee.recipes import DESCRIPTIONS, RECIPES
+from triplee.runfolder import RunFolder
 
 
 def test_help_and_version(call: Call, triplee: Call) -> None:
@@ -167,4 +186,6 @@ def test_the_demo_trains_both_draws_a_picture_and_takes_up_what_it_left(
         assert picture.width > 1000
     again = call(*command)
     assert again.stdout == answer.stdout and again.stderr == ""  # no epoch was trained
-    assert_refused(call("demo", "--target", "strait", "--out", out), "unknown target 'strait'", "did you mean 'street'")
+    refused = call("demo", "--target", "strait", "--out", out)
+    assert refused.returncode == 2
+    assert refused.stderr == "triplee: unknown target 'strait' in digits: did you mean 'street'?\n"
