@@ -1,5 +1,7 @@
 """The stack: members alone and together, views by the book, deterministic."""
 
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 import torch
@@ -31,7 +33,7 @@ def train(stack: Stack, epochs: int = 2) -> list[EpochProgress]:
 @pytest.mark.parametrize("ensemble", ["parts", "whole"])
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_a_member_of_a_stack_equals_the_member_alone(small: Pool, ensemble: str, precision: str) -> None:
-    """Tolerance zero: members run one after another, so their arithmetic is the same."""
+    """Tolerance zero: on one thread each, their arithmetic is the same."""
     together = make_stack(small, [0, 1, 2], precision, ensemble=ensemble)
     losses = train(together)
     for k in range(3):
@@ -40,6 +42,36 @@ def test_a_member_of_a_stack_equals_the_member_alone(small: Pool, ensemble: str,
         assert [p.cross_entropy[0] for p in alone_losses] == [p.cross_entropy[k] for p in losses]
         for name, tensor in alone.member_tensors(0).items():
             assert torch.equal(tensor, together.member_tensors(k)[name]), (k, name)
+
+
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_members_side_by_side_equal_members_in_turn(small: Pool) -> None:
+    """Three members on two threads, a thread each: tolerance zero against one after another on one thread."""
+    together = make_stack(small, [0, 1, 2], "bfloat16")
+    losses, outputs = train(together), together.probabilities([0, 1, 2], np.arange(40))
+    assert torch.get_num_threads() == 2
+    torch.set_num_threads(1)
+    in_turn = make_stack(small, [0, 1, 2], "bfloat16")
+    assert train(in_turn) == losses
+    assert torch.equal(in_turn.probabilities([0, 1, 2], np.arange(40)), outputs)
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_one_members_failure_stops_all(small: Pool) -> None:
+    stack, progress = make_stack(small, [0, 1, 2], replay=8), EpochProgress.start(3)
+    with torch.no_grad():
+        stack.networks[0].classifier.weight.fill_(torch.nan)
+    with pytest.raises(LossNotFinite, match="member 1"):
+        stack.train_epoch(0, progress, lambda: False)
+    assert torch.get_num_threads() == 2
 
 
 def test_members_of_different_runs_share_a_stack(small: Pool) -> None:

@@ -20,7 +20,7 @@ from triplee.runfolder import RunFolder
 from triplee.settings import InputError, make_recipe
 
 CPU = torch.device("cpu")
-RECIPE = make_recipe({"image_size": 16, "epochs": 3, "members": 2})
+RECIPE = make_recipe({"image_size": 16, "epochs": 3, "members": 2, "lr": 0.01})
 
 
 class Silent:

@@ -2,27 +2,29 @@
 
 A member is told by its recipe, seed, number and training indices, never by its neighbours, so members of several
 targets and seeds may share a stack, and a member of a stack equals the same member alone.
-Here members run one after another, which a CPU does best; `train_epoch` and `probabilities` are the whole seam to an
-executor that runs them together. Axes: M members, N images, V views.
+Here members train side by side in threads of a CPU, or in turn on a GPU; `train_epoch` and `probabilities` are the
+whole seam to an executor that runs them as one. Axes: M members, N images, V views.
 """
 
+import queue
+import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from triplee.augment import apply_draw, draw_views
+from triplee.augment import Draw, apply_draw, draw_views
 from triplee.engine.losses import replay_loss
 from triplee.nets.network import build_network
 from triplee.plan import EpochPlan, plan_epoch
 from triplee.seeding import generator
 from triplee.settings import Recipe
 
-AUGMENT_BYTES = (
-    8 << 20
-)  # pixels augmented at once: enough views to spread each op's fixed cost, little enough to stay in cache
+# Pixels augmented at once: enough views to spread each op's fixed cost, few enough to stay in cache and in step.
+AUGMENT_BYTES = 2 << 20
 EVALUATE_BYTES = 4 << 20
 
 
@@ -78,6 +80,23 @@ def native_precision(recipe: Recipe, device: torch.device) -> str:
     return "bfloat16" if has_native else "float32"
 
 
+@dataclass(frozen=True)
+class _Share:
+    """What one member does in one epoch: its plan, and the image and draw of every view."""
+
+    epoch: int
+    plan: EpochPlan
+    index_V: np.ndarray
+    draw: Draw
+
+    @classmethod
+    def of(cls, spec: MemberSpec, epoch: int) -> "_Share":
+        plan = spec.plan(epoch)
+        index_V = np.repeat(plan.order_S, spec.recipe.replay)
+        rng = generator(spec.seed, "views", spec.index, epoch)
+        return cls(epoch, plan, index_V, draw_views(spec.recipe, rng, len(index_V), spec.train_N))
+
+
 class Stack:
     """The members of one or more runs over one pool."""
 
@@ -93,7 +112,7 @@ class Stack:
         self.device = device
         self.images_NCHW = images_NCHW.to(device)
         self.labels_N = torch.from_numpy(labels_N).to(device)
-        self.autocast = torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16")
+        self.precision = precision
         self.networks = [build_network(s.recipe, s.num_classes, s.seed, s.index).to(device) for s in self.specs]
         self.optimizers = [
             torch.optim.SGD(
@@ -108,59 +127,115 @@ class Stack:
 
     def train_epoch(self, epoch: int, progress: EpochProgress, after_step: Callable[[], bool]) -> None:
         """Train the rest of `epoch`, keeping `progress` up to date; stop early when `after_step` says so."""
-        for member in range(len(self.specs)):
-            if not self._train_member(member, epoch, progress, after_step):
-                return
+        shares = [_Share.of(spec, epoch) for spec in self.specs]
+        stopping, one_at_a_time = threading.Event(), threading.Lock()
 
-    def _train_member(self, member: int, epoch: int, progress: EpochProgress, after_step: Callable[[], bool]) -> bool:
+        def after_step_of_any() -> bool:
+            with one_at_a_time:
+                if after_step():
+                    stopping.set()
+                return stopping.is_set()
+
+        def train_some(member: int) -> bool:
+            if stopping.is_set():
+                return True
+            try:
+                self._train_some(member, shares[member], progress, after_step_of_any)
+            except BaseException:
+                stopping.set()
+                raise
+            return progress.steps[member] == shares[member].plan.num_steps
+
+        unfinished = [k for k, share in enumerate(shares) if progress.steps[k] < share.plan.num_steps]
+        self._side_by_side(train_some, unfinished)
+
+    def _train_some(
+        self, member: int, share: "_Share", progress: EpochProgress, after_step: Callable[[], bool]
+    ) -> None:
+        """As many steps as are augmented at once, or fewer when the epoch ends or `after_step` says stop."""
         spec, network, optimizer = self.specs[member], self.networks[member], self.optimizers[member]
-        recipe, plan = spec.recipe, spec.plan(epoch)
-        index_V = np.repeat(plan.order_S, recipe.replay)
-        draw = draw_views(recipe, generator(spec.seed, "views", spec.index, epoch), len(index_V), spec.train_N)
+        recipe, first = spec.recipe, progress.steps[member]
         for group in optimizer.param_groups:
-            group["lr"] = recipe.learning_rate(epoch)
+            group["lr"] = recipe.learning_rate(share.epoch)
         network.train()
-        views_per_step = recipe.batch_size * recipe.replay
-        steps_at_once = max(1, AUGMENT_BYTES // (views_per_step * self.images_NCHW[0].numel()))
+        steps_at_once = AUGMENT_BYTES // (recipe.batch_size * recipe.replay * self.images_NCHW[0].numel())
+        bounds = share.plan.bounds[first : first + max(1, steps_at_once) + 1] * recipe.replay
+        index_V = share.index_V[bounds[0] : bounds[-1]]
+        views = apply_draw(self.images_NCHW, index_V, share.draw[bounds[0] : bounds[-1]])
+        labels = self.labels_N[torch.from_numpy(index_V).to(self.device)]
+        losses = []
+        for start, stop in zip((bounds - bounds[0])[:-1], (bounds - bounds[0])[1:], strict=True):
+            loss = replay_loss(network, views[start:stop], labels[start:stop], recipe, self._autocast())
+            optimizer.zero_grad()
+            loss.total.backward()
+            optimizer.step()
+            losses.append(torch.stack(loss).detach())
+            if after_step():
+                break
+        for total, cross_entropy, contrast in torch.stack(losses).tolist():  # the only wait for the device
+            progress.steps[member] += 1
+            if not np.isfinite(total):
+                raise LossNotFinite(share.epoch + 1, progress.steps[member], spec.index + 1)
+            progress.cross_entropy[member] += cross_entropy
+            progress.contrast[member] += contrast
 
-        while progress.steps[member] < plan.num_steps:
-            first = progress.steps[member]
-            bounds = plan.bounds[first : first + steps_at_once + 1] * recipe.replay
-            views = apply_draw(self.images_NCHW, index_V[bounds[0] : bounds[-1]], draw[bounds[0] : bounds[-1]])
-            labels = self.labels_N[torch.from_numpy(index_V[bounds[0] : bounds[-1]]).to(self.device)]
-            losses, stopped = [], False
-            for start, stop in zip((bounds - bounds[0])[:-1], (bounds - bounds[0])[1:], strict=True):
-                loss = replay_loss(network, views[start:stop], labels[start:stop], recipe, self.autocast)
-                optimizer.zero_grad()
-                loss.total.backward()
-                optimizer.step()
-                losses.append(torch.stack(loss).detach())
-                if stopped := after_step():
-                    break
-            for total, cross_entropy, contrast in torch.stack(losses).tolist():  # the only wait for the device
-                progress.steps[member] += 1
-                if not np.isfinite(total):
-                    raise LossNotFinite(epoch + 1, progress.steps[member], spec.index + 1)
-                progress.cross_entropy[member] += cross_entropy
-                progress.contrast[member] += contrast
-            if stopped:
-                return False
-        return True
-
-    @torch.inference_mode()
     def probabilities(self, members: Sequence[int], index_N: np.ndarray) -> Tensor:
         """Softmax outputs (M, N, num_classes) of some members on clean images, on the host."""
+        outputs: dict[int, Tensor] = {}
+
+        def predict(member: int) -> bool:
+            outputs[member] = self._predict(member, index_N)
+            return True
+
+        self._side_by_side(predict, members)
+        return torch.stack([outputs[member] for member in members])
+
+    @torch.inference_mode()
+    def _predict(self, member: int, index_N: np.ndarray) -> Tensor:
         batch = max(1, EVALUATE_BYTES // self.images_NCHW[0].numel())
-        outputs = []
+        network = self.networks[member].eval()
+        parts = []
+        for start in range(0, len(index_N), batch):
+            images = self.images_NCHW[torch.from_numpy(index_N[start : start + batch]).to(self.device)]
+            with self._autocast():
+                parts.append(network(images))
+        return torch.cat(parts).float().softmax(1).cpu()
+
+    def _autocast(self) -> torch.autocast:
+        # A new one each time: it remembers what to go back to, so threads cannot share it.
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bfloat16")
+
+    def _side_by_side(self, work: Callable[[int], bool], members: Sequence[int]) -> None:
+        """Call `work(member)` for each member until it says that the member is done, members side by side.
+
+        A small step leaves two threads waiting for each other, and for whatever else runs on the machine; two members
+        on a thread each do not wait (bench/step.py).
+        """
+        num_threads = torch.get_num_threads()
+        num_workers = max(1, min(num_threads, len(members))) if self.device.type == "cpu" else 1
+        waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
         for member in members:
-            network = self.networks[member].eval()
-            parts = []
-            for start in range(0, len(index_N), batch):
-                images = self.images_NCHW[torch.from_numpy(index_N[start : start + batch]).to(self.device)]
-                with self.autocast:
-                    parts.append(network(images))
-            outputs.append(torch.cat(parts).float().softmax(1))
-        return torch.stack(outputs).cpu()
+            waiting.put(member)
+
+        def worker() -> None:
+            if num_workers > 1:
+                torch.set_num_threads(num_threads // num_workers)
+            while True:
+                try:
+                    member = waiting.get_nowait()
+                except queue.Empty:
+                    return
+                if not work(member):
+                    waiting.put(member)
+
+        if num_workers == 1:
+            return worker()
+        try:
+            with ThreadPoolExecutor(num_workers) as threads:
+                for future in [threads.submit(worker) for _ in range(num_workers)]:
+                    future.result()
+        finally:
+            torch.set_num_threads(num_threads)
 
     def member_tensors(self, member: int) -> dict[str, Tensor]:
         """Weights, buffers and momentum of a member, by name: what a checkpoint holds."""
