@@ -144,15 +144,21 @@ def test_every_flipped_bit_and_every_truncation_is_noticed(tmp_path: Path) -> No
     write_tensors(path, tensors(), {"epoch": 3})
     whole = path.read_bytes()
     assert len(whole) < 1000
-    for length in range(len(whole)):
-        path.write_bytes(whole[:length])
-        with pytest.raises(InputError, match=r"is damaged|is of format"):
-            read_tensors(path)
-    for position in range(len(whole)):
-        for bit in range(8):
-            path.write_bytes(whole[:position] + bytes([whole[position] ^ 1 << bit]) + whole[position + 1 :])
+    with path.open("r+b", buffering=0) as file:  # in place: quicker than 7,000 new files
+        for position, byte in enumerate(whole):
+            for changed in (*(byte ^ 1 << bit for bit in range(8)), byte):
+                file.seek(position)
+                file.write(bytes([changed]))
+                if changed != byte:
+                    with pytest.raises(InputError, match=r"is damaged|is of format"):
+                        read_tensors(path)
+        for length in reversed(range(len(whole))):
+            file.truncate(length)
             with pytest.raises(InputError, match=r"is damaged|is of format"):
                 read_tensors(path)
+    path.write_bytes(whole.replace(b'"F32"', b'"I32"'))
+    with pytest.raises(InputError, match="its digest does not match"):
+        read_tensors(path)
     path.write_bytes(whole)
     read_tensors(path)
 
@@ -210,9 +216,11 @@ def test_a_refused_claim_gives_the_folder_back(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     folder.claim(CONFIG, resume=False)
     folder.release()
-    for config, resume in ((CONFIG, False), ({**CONFIG, "seed": 1}, True)):
-        with pytest.raises(InputError, match=r"holds an unfinished run|was started differently"):
-            RunFolder(tmp_path).claim(config, resume)
+    refused = [RunFolder(tmp_path), RunFolder(tmp_path)]  # kept: a lock that is forgotten is also released
+    with pytest.raises(InputError, match="holds an unfinished run"):
+        refused[0].claim(CONFIG, resume=False)
+    with pytest.raises(InputError, match="was started differently"):
+        refused[1].claim({**CONFIG, "seed": 1}, resume=True)
     folder.claim(CONFIG, resume=True)
     folder.release()
 

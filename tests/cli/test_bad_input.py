@@ -173,6 +173,7 @@ def test_predict_names_what_it_cannot_read(
     folder.mkdir()
     assert_refused(call("predict", finished.path, folder), f"{folder} has no images (looked for .bmp, ")
     assert_refused(call("predict", finished.path, folder / "x.png"), f"{folder / 'x.png'} does not exist")
+    assert_refused(call("predict", finished.path, "two\nlines.png"), "two lines.png does not exist")
     assert_refused(call("predict", tmp_path / "run", good), f"{tmp_path / 'run'} is not a run folder")
     assert_refused(call("predict", folder, good), f"{folder} is not a run folder: it has no config.yaml")
     assert_refused(call("evaluate", folder), f"{folder} is not a run folder: it has no config.yaml")
