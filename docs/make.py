@@ -1,6 +1,6 @@
 """Makes what the docs show from what was measured: performance.md from bench/results/, demo.png from a demo.
 
-    python docs/make.py [folder of a finished `triplee demo`]
+python docs/make.py [folder of a finished `triplee demo`]
 """
 
 import json
@@ -14,15 +14,15 @@ RESULTS = DOCS.parent / "bench" / "results"
 
 INTRODUCTION = """# Performance
 
-Made by `make docs` from `bench/results/`; `make bench` measures again. Rivals run in turn in one process; figures are the median, with
-the middle half of the rounds in brackets. Ratios are taken round by round.
+Made by `make docs` from `bench/results/`; `make bench` measures again. Rivals run in turn in one process; figures are
+the median, with the middle half of the rounds in brackets. Ratios are taken round by round.
 """
 
 NOTES = {
-    "augment": "ESAug on the CPU in plain torch, against one view at a time through Pillow and normalised per view. Where the ratio is"
-    " below 1 we lose: at 224² each pass goes through memory that no longer fits the cache. Compiled kernels are to come.",
-    "step": "One member of TripleE-Fourier on the embedded digits, b = 4, r = 4. The usual loop is Pillow views one by one and an eager"
-    " float32 step in the same process.",
+    "augment": "ESAug on the CPU in plain torch, against one view at a time through Pillow, normalised per view. Where the"
+    " ratio is below 1 we lose: at 224² every pass goes through memory that no longer fits the cache.",
+    "step": "Three members of TripleE-Fourier on the embedded digits, b = 4, r = 4, in steps of one member. The usual loop"
+    " is Pillow views one by one and an eager float32 step in the same process.",
 }
 
 

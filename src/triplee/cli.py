@@ -94,7 +94,7 @@ def options(
 def demo(
     out: Annotated[Path, typer.Option(help="folder for the runs and the picture")] = Path("demo"),
     target: Annotated[str, typer.Option(help="domain to hold out")] = "street",
-    epochs: Annotated[int, typer.Option(min=1)] = 6,
+    epochs: Annotated[int, typer.Option(min=1)] = 10,
     seed: Annotated[int, typer.Option(min=0)] = 0,
 ) -> None:
     """Vanilla against TripleE on the embedded digits with one domain held out.
