@@ -14,6 +14,7 @@ from sklearn.datasets import load_sample_images
 from measuring import ratios, save, summary, time_in_turn
 from pillow_style import numpy_fourier, pillow_view
 from triplee.augment import apply_draw, draw_views, fourier_mix
+from triplee.engine.stack import AUGMENT_BYTES
 from triplee.seeding import generator
 from triplee.settings import make_recipe
 
@@ -48,8 +49,8 @@ def our_views(pool: torch.Tensor, num_views: int, ops: str) -> Callable[[], torc
 
 def main() -> None:
     rows: list[dict[str, Any]] = []
-    # Views at once: one batch of b·r = 16, and as many as the engine augments at once (8 MiB of pixels).
-    for size, num_views in ((32, 16), (32, 2720), (224, 16), (224, 48)):
+    # Views at once: one batch of b·r = 16, and as many as the engine augments at once (at 224² that is one batch).
+    for size, num_views in ((32, 16), (32, AUGMENT_BYTES // (3 * 32 * 32)), (224, 16)):
         pool = make_pool(size)
         pictures = [Image.fromarray(image) for image in pool.permute(0, 2, 3, 1).numpy()]
         sample = min(num_views, 256)

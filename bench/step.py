@@ -28,13 +28,13 @@ from triplee.recipes import find_recipe
 from triplee.seeding import generator
 from triplee.settings import make_recipe
 
-STEPS, ROUNDS = 100, 11
+STEPS, ROUNDS = 300, 7
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def stack_steps(pool: Pool, train_N: np.ndarray, members: int = 3, **values: object) -> Callable[[], None]:
     """STEPS steps, exactly as a run takes them."""
-    recipe = make_recipe(values, find_recipe("digits-triplee-fourier"))
+    recipe = make_recipe({"members": members, **values}, find_recipe("digits-triplee-fourier"))
     specs = [MemberSpec(recipe, 0, k, train_N, 10) for k in range(members)]
     stack = Stack(specs, pool.images_NCHW, pool.labels_N, DEVICE, native_precision(recipe, DEVICE))
     epoch = 0
@@ -55,7 +55,7 @@ def stack_steps(pool: Pool, train_N: np.ndarray, members: int = 3, **values: obj
 
 
 def usual_steps(pool: Pool, train_N: np.ndarray) -> Callable[[], None]:
-    """The same steps the usual way: Pillow views one by one, float32, an eager step."""
+    """Such steps the usual way: Pillow views one by one (the 14 ops, no Fourier), float32, an eager step."""
     recipe = find_recipe("digits-triplee-fourier")
     network = build_network(recipe, 10, 0, 0).to(DEVICE, memory_format=torch.contiguous_format)  # pyright: ignore[reportCallIssue]
     optimizer = torch.optim.SGD(network.parameters(), lr=recipe.lr, momentum=0.9, weight_decay=recipe.weight_decay)

@@ -17,7 +17,7 @@ import yaml
 
 from triplee import __version__
 from triplee.progress import make_observer
-from triplee.settings import InputError, make_recipe
+from triplee.settings import InputError, Recipe, make_recipe
 
 app = typer.Typer(
     help="Image classifiers that keep working on domains they never saw.",
@@ -132,7 +132,9 @@ def demo(
 def train(
     data: DataArgument,
     target: Annotated[str, typer.Option(help="domain to hold out and only test on")],
-    recipe: Annotated[str, typer.Option(help="name from `triplee recipes`, or a YAML file")] = "digits-triplee-fourier",
+    recipe: Annotated[
+        str, typer.Option(help="name from `triplee recipes`, a YAML file, or a run's config.yaml (its recipe only)")
+    ] = "digits-triplee-fourier",
     seed: Annotated[int, typer.Option(min=0)] = 0,
     out: Annotated[Path | None, typer.Option(help="run folder [default: runs/<data>-<target>-<recipe>-<seed>]")] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="change a recipe key")] = None,
@@ -241,7 +243,9 @@ def recipes(name: Annotated[str | None, typer.Argument(help="show all values of 
     from triplee.recipes import DESCRIPTIONS, find_recipe
 
     if name:
-        print(yaml.safe_dump(find_recipe(name).model_dump(), sort_keys=False), end="")
+        for key, value in find_recipe(name).model_dump().items():
+            line, meaning = yaml.safe_dump({key: value}).strip(), Recipe.model_fields[key].description
+            print(f"{line:<32} # {meaning}" if meaning else line)
     else:
         _print_table(["recipe", "what it is"], [[n, text] for n, text in DESCRIPTIONS.items()])
 
@@ -266,7 +270,10 @@ def _recipe(name: str, changes: list[str]) -> tuple[Any, str]:
         raise InputError(f"recipe file {name} cannot be read as YAML") from None
     if not isinstance(content, dict):
         raise InputError(f"recipe file {name} holds no `key: value` lines")
-    return make_recipe({**{str(key): value for key, value in content.items()}, **values}), Path(name).stem
+    called = Path(name).stem
+    if isinstance(content.get("recipe"), dict):  # a run's config.yaml: run it again
+        content, called = content["recipe"], str(content.get("recipe_name", called))
+    return make_recipe({**{str(key): value for key, value in content.items()}, **values}), called
 
 
 def _parse_value(text: str, change: str) -> Any:

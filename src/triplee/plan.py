@@ -2,6 +2,7 @@
 
 Comes in: the training indices and (seed, member, epoch); goes out: index arrays. Parts depend on (seed, epoch) alone,
 so any worker computes its own without talking to the others, and a resumed run sees the same ones.
+Axes: N training images, S samples in the order of visit.
 """
 
 from collections.abc import Iterator

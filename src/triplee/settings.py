@@ -36,14 +36,14 @@ def cache_folder() -> Path:
 class Recipe(BaseModel):
     """Everything that decides how members train, apart from the data, the target and the seed."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     backbone: Literal["digit-cnn"] = "digit-cnn"
     image_size: int = Field(default=32, ge=8, le=1024)
     epochs: int = Field(default=100, ge=1)
-    batch_size: int = Field(default=4, ge=1, description="b: samples per batch")
-    replay: int = Field(default=4, ge=1, description="r: views per sample")
-    members: int = Field(default=3, ge=1, description="m: networks in the ensemble")
+    batch_size: int = Field(default=4, ge=1, le=65536, description="b: samples per batch")
+    replay: int = Field(default=4, ge=1, le=1024, description="r: views per sample")
+    members: int = Field(default=3, ge=1, le=1024, description="m: networks in the ensemble")
     lr: float = Field(default=0.002, gt=0)
     lr_step: int = Field(default=30, ge=1, description="epochs between two decays")
     lr_gamma: float = Field(default=0.5, gt=0, le=1)
@@ -55,9 +55,9 @@ class Recipe(BaseModel):
     crop_area: float = Field(
         default=1.0, gt=0, le=1, description="smallest share of the area a random crop keeps; 1 = no crop"
     )
-    flip: bool = Field(default=False, description="mirror every other view")
+    flip: bool = Field(default=False, description="mirror half of the views, at random")
     ops: Literal["basic", "fourier"] = "fourier"
-    cross_image_probability: float | None = Field(default=None, ge=0, le=1, description="none: every op equally likely")
+    cross_image_probability: float | None = Field(default=None, ge=0, le=1, description="null: every op equally likely")
     ops_per_view: int = Field(default=1, ge=1, le=14, description="1 = singular; more are applied in a row")
     translate_pixels: int = Field(default=10, ge=0)
     ensemble: Literal["parts", "whole"] = "parts"

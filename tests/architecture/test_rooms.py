@@ -19,7 +19,7 @@ def room_of(module: str) -> str:
 
 
 def imports_of(path: Path) -> set[str]:
-    """Modules of ours that a file imports, anywhere in it but under TYPE_CHECKING."""
+    """Modules of ours that a file imports, anywhere in it."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "triplee":
@@ -50,4 +50,4 @@ def test_files_stay_small_and_say_what_they_are(path: Path) -> None:
     assert text.count("\n") <= 400
     assert path.stem not in {"utils", "misc", "common", "helpers", "v2"}
     docstring = ast.get_docstring(ast.parse(text))
-    assert docstring and docstring.count("\n") < 7
+    assert docstring and docstring.count("\n") <= 5

@@ -21,6 +21,7 @@ def test_same_kind_out(images: torch.Tensor) -> None:
     assert augment(images[0]).shape == images[0].shape
     picture = augment(Image.new("RGB", (32, 32), "red"))
     assert isinstance(picture, Image.Image) and picture.size == (32, 32)
+    assert augment(Image.new("L", (32, 32), 90)).mode == "L"
 
 
 def test_follows_torchs_seed_and_leaves_its_input_alone(images: torch.Tensor) -> None:
@@ -55,6 +56,10 @@ def test_wrong_input_is_named(wrong: torch.Tensor) -> None:
 def test_unknown_list_and_unfitting_partners(images: torch.Tensor) -> None:
     with pytest.raises(InputError, match="fourier"):
         ESAug("furier")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="cross_image_probability"):
+        ESAug("basic", cross_image_probability=0.5)
+    with pytest.raises(InputError, match="ops_per_view"):
+        ESAug(ops_per_view=0)
     with pytest.raises(InputError, match="partners"):
         ESAug(partners=torch.zeros(2, 3, 8, 8, dtype=torch.uint8))(images)
 

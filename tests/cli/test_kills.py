@@ -1,5 +1,6 @@
 """Twenty times `kill -9`: two runs, each killed ten times and resumed, end with the bytes of an undisturbed one."""
 
+import os
 import random
 import subprocess
 import time
@@ -22,6 +23,11 @@ EPOCHS = 45
 CHANGES = {"epochs": EPOCHS, "batch_size": 32, "replay": 1}
 
 
+def two_threads() -> dict[str, str]:
+    """As on a user's machine: two members train side by side."""
+    return {**os.environ, "OMP_NUM_THREADS": "2"}
+
+
 @dataclass(frozen=True)
 class Kill:
     """Where a kill hit: seconds after the start, epochs on disk then, and how the folder looked."""
@@ -42,7 +48,7 @@ def straight(small_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tu
     """The undisturbed run, the seconds that it took to start, and those of an epoch."""
     path = tmp_path_factory.mktemp("straight") / "run"
     began = time.monotonic()
-    with started(*train_command(small_folder, path, **CHANGES)) as process:
+    with started(*train_command(small_folder, path, **CHANGES), env=two_threads()) as process:
         assert process.stderr and "epoch 1/" in process.stderr.readline()
         trained_one = time.monotonic()
         output, errors = process.communicate()
@@ -64,7 +70,7 @@ def test_killed_runs_that_are_resumed_end_with_the_same_bytes(
         kills = []
         for attempt in range(KILLS_PER_RUN + 1):
             command = train_command(small_folder, out, **CHANGES)
-            with started(*command, *(["--resume"] if out.exists() else [])) as process:
+            with started(*command, *(["--resume"] if out.exists() else []), env=two_threads()) as process:
                 if attempt == KILLS_PER_RUN:
                     _, errors = process.communicate()
                     assert process.returncode == 0, errors

@@ -170,7 +170,7 @@ def test_the_demo_trains_both_draws_a_picture_and_takes_up_what_it_left(
         images_NCHW=digits.images_NCHW[few],
         labels_N=digits.labels_N[few],
         domains_N=digits.domains_N[few],
-        part_N=digits.part_N[few],
+        split_N=digits.split_N[few],
     )
     monkeypatch.setattr("triplee.demo.load_data", lambda data, image_size: thin)
     out = tmp_path / "demo"
@@ -189,3 +189,16 @@ def test_the_demo_trains_both_draws_a_picture_and_takes_up_what_it_left(
     refused = call("demo", "--target", "strait", "--out", out)
     assert refused.returncode == 2
     assert refused.stderr == "triplee: unknown target 'strait' in digits: did you mean 'street'?\n"
+
+
+def test_a_runs_config_runs_it_again_from_anywhere(
+    call: Call, small_folder: Path, finished: TrainedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(small_folder.parent)
+    again = tmp_path / "again"
+    recipe = ("--recipe", finished.path / "config.yaml")
+    answer = call("train", small_folder.name, "--target", "blue", "--out", again, *recipe)
+    assert answer.returncode == 0, answer
+    assert (again / "metrics.jsonl").read_bytes() == (finished.path / "metrics.jsonl").read_bytes()
+    monkeypatch.chdir(tmp_path)  # the data was named from another folder, and is found all the same
+    assert call("evaluate", again).returncode == 0

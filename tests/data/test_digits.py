@@ -50,14 +50,14 @@ def builds(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def assert_same(a: Pool, b: Pool) -> None:
     assert torch.equal(a.images_NCHW, b.images_NCHW)
-    for name in ("labels_N", "domains_N", "part_N"):
+    for name in ("labels_N", "domains_N", "split_N"):
         np.testing.assert_array_equal(getattr(a, name), getattr(b, name))
     assert (a.name, a.classes, a.domains, a.fingerprint) == (b.name, b.classes, b.domains, b.fingerprint)
 
 
 def ids_by_part(pool: Pool, domain: int, ids: np.ndarray) -> tuple[set[int], set[int]]:
-    part = pool.part_N[pool.domains_N == domain]
-    return set(ids[part == TRAIN].tolist()), set(ids[part == VAL].tolist())
+    split = pool.split_N[pool.domains_N == domain]
+    return set(ids[split == TRAIN].tolist()), set(ids[split == VAL].tolist())
 
 
 def test_counts_per_domain_class_and_part(pool: Pool) -> None:
@@ -66,10 +66,10 @@ def test_counts_per_domain_class_and_part(pool: Pool) -> None:
     assert pool.domains == tuple(COUNTS)
     assert pool.images_NCHW.shape == (10 * sum(COUNTS.values()), 3, 32, 32)
     assert pool.images_NCHW.dtype == torch.uint8
-    assert [array.dtype for array in (pool.labels_N, pool.domains_N, pool.part_N)] == [np.int64, np.int64, np.int8]
+    assert [array.dtype for array in (pool.labels_N, pool.domains_N, pool.split_N)] == [np.int64, np.int64, np.int8]
     for domain, count in enumerate(COUNTS.values()):
-        for part, share in ((TRAIN, count * 4 // 5), (VAL, count // 5)):
-            labels = pool.labels_N[(pool.domains_N == domain) & (pool.part_N == part)]
+        for split, share in ((TRAIN, count * 4 // 5), (VAL, count // 5)):
+            labels = pool.labels_N[(pool.domains_N == domain) & (pool.split_N == split)]
             assert np.bincount(labels, minlength=10).tolist() == [share] * 10
 
 

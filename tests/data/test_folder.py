@@ -18,7 +18,7 @@ def touch(root: Path, *names: str) -> Path:
 
 
 def rows(folder: ImageFolder) -> list[tuple[str, str, str, int]]:
-    return [(folder.domains[f.domain], folder.classes[f.label], f.path.name, f.part) for f in folder.files]
+    return [(folder.domains[f.domain], folder.classes[f.label], f.path.name, f.split) for f in folder.files]
 
 
 def refusal(root: Path) -> str:

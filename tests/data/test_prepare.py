@@ -70,7 +70,7 @@ def test_a_folder_becomes_a_pool(root: Path) -> None:
     assert (pool.name, pool.domains, pool.classes, pool.skipped) == (str(root), ("a", "b"), ("x", "y"), 0)
     assert pool.domains_N.tolist() == [0, 0, 0, 0, 1, 1, 1, 1] and pool.domains_N.dtype == np.int64
     assert pool.labels_N.tolist() == [0, 0, 1, 1, 0, 0, 1, 1] and pool.labels_N.dtype == np.int64
-    assert pool.part_N.tolist() == [UNSPLIT] * 8 and pool.part_N.dtype == np.int8
+    assert pool.split_N.tolist() == [UNSPLIT] * 8 and pool.split_N.dtype == np.int8
     assert progress.calls == [(done, 8) for done in range(1, 9)]
 
 
@@ -79,7 +79,7 @@ def test_parts_reach_the_pool(tmp_path: Path) -> None:
         save(tmp_path / "data" / name, seed)
     pool = load_folder(tmp_path / "data", SIZE)
     expect(pool, [0, 1, 2])
-    assert pool.part_N.tolist() == [TRAIN, VAL, UNSPLIT]
+    assert pool.split_N.tolist() == [TRAIN, VAL, UNSPLIT]
 
 
 def test_many_images_keep_their_order(tmp_path: Path) -> None:

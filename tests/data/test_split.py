@@ -27,7 +27,7 @@ def make_pool(groups: Groups) -> Pool:
         images_NCHW=torch.zeros(len(table), 3, 2, 2, dtype=torch.uint8),
         labels_N=table[:, 1],
         domains_N=table[:, 0],
-        part_N=table[:, 2].astype(np.int8),
+        split_N=table[:, 2].astype(np.int8),
         classes=classes,
         domains=domains,
         fingerprint="0",
@@ -127,7 +127,7 @@ def test_the_target_images_decide_nothing(seed: int) -> None:
         images_NCHW=pool.images_NCHW[kept],
         labels_N=pool.labels_N[kept],
         domains_N=pool.domains_N[kept],
-        part_N=pool.part_N[kept],
+        split_N=pool.split_N[kept],
     )
     split, split_thinned = split_pool(pool, "b", seed), split_pool(thinned, "b", seed)
     assert len(split_thinned.target_N) == len(split.target_N) // 2
@@ -142,8 +142,8 @@ def test_given_parts_are_kept_and_other_domains_are_drawn(seed: int) -> None:
     )
     split = split_pool(pool, "t", seed)
     in_a = pool.domains_N == 0
-    assert only(pool, split.train_N, "a") == np.flatnonzero(in_a & (pool.part_N == TRAIN)).tolist()
-    assert only(pool, split.val_N, "a") == np.flatnonzero(in_a & (pool.part_N == VAL)).tolist()
+    assert only(pool, split.train_N, "a") == np.flatnonzero(in_a & (pool.split_N == TRAIN)).tolist()
+    assert only(pool, split.val_N, "a") == np.flatnonzero(in_a & (pool.split_N == VAL)).tolist()
     assert len(only(pool, split.val_N, "b")) == 3
     assert len(split.target_N) == 10, "train and val of the target are both tested on"
 

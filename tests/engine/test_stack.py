@@ -65,6 +65,24 @@ def test_members_side_by_side_equal_members_in_turn(small: Pool) -> None:
 
 
 @pytest.mark.usefixtures("two_threads")
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_going_on_with_one_member_left_changes_nothing(small: Pool, precision: str) -> None:
+    """A member has as many threads when the others are done: another number would add up in another order."""
+    straight, stack = (make_stack(small, [0, 1], precision, members=2) for _ in range(2))
+    expected = train(straight, 1)[0]
+    progress, done = EpochProgress.start(2), [stack.specs[0].plan(0).num_steps, 0]
+    alone = Stack(stack.specs[:1], small.images_NCHW, small.labels_N, CPU, precision)
+    first = EpochProgress.start(1)
+    alone.train_epoch(0, first, lambda: False)
+    stack.load_member_tensors(0, alone.member_tensors(0))
+    progress.steps, progress.cross_entropy[0], progress.contrast[0] = done, first.cross_entropy[0], first.contrast[0]
+    stack.train_epoch(0, progress, lambda: False)
+    assert progress == expected
+    for k in range(2):
+        assert all(torch.equal(t, straight.member_tensors(k)[n]) for n, t in stack.member_tensors(k).items())
+
+
+@pytest.mark.usefixtures("two_threads")
 def test_one_members_failure_stops_all(small: Pool) -> None:
     stack, progress = make_stack(small, [0, 1, 2], replay=8), EpochProgress.start(3)
     with torch.no_grad():

@@ -29,9 +29,6 @@ class Draw:
     box_V4: np.ndarray | None = None  # float32 shares: left, top, width, height
     flip_V: np.ndarray | None = None
 
-    def __len__(self) -> int:
-        return len(self.op_VK)
-
     def __getitem__(self, views: slice) -> "Draw":
         box_V4 = None if self.box_V4 is None else self.box_V4[views]
         flip_V = None if self.flip_V is None else self.flip_V[views]
@@ -87,7 +84,8 @@ def draw_basic(rng: np.random.Generator, num_views: int, crop_area: float, flip:
     if crop_area == 1 and not flip:
         return {}
     area = rng.uniform(crop_area, 1, num_views)
-    ratio = CROP_RATIO ** rng.uniform(-1, 1, num_views) if crop_area < 1 else np.ones(num_views)
+    widest = np.minimum(CROP_RATIO, 1 / area)  # a side longer than the image would have to be cut, and the area with it
+    ratio = widest ** rng.uniform(-1, 1, num_views)
     size_V2 = np.stack([np.sqrt(area * ratio), np.sqrt(area / ratio)], 1).clip(max=1)
     corner_V2 = rng.random((num_views, 2)) * (1 - size_V2)
     flip_V = rng.random(num_views) < 0.5 if flip else np.zeros(num_views, dtype=bool)

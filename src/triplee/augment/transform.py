@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.utils.data import default_collate
 
 from triplee.augment.apply import apply_draw
-from triplee.augment.draw import CROSS_IMAGE_OPS, draw_esaug
-from triplee.settings import InputError, nearest
+from triplee.augment.draw import draw_esaug
+from triplee.settings import InputError, make_recipe
 
 ImageLike = TypeVar("ImageLike", Tensor, Image.Image)
 
@@ -35,8 +35,6 @@ class ESAug:
         ops_per_view: int = 1,
         translate_pixels: int = 10,
     ) -> None:
-        if ops not in CROSS_IMAGE_OPS:
-            raise InputError(f"unknown list of ops {ops!r}: {nearest(ops, CROSS_IMAGE_OPS)}")
         self.ops = ops
         self.partners = partners
         self.options = {
@@ -45,11 +43,12 @@ class ESAug:
             "ops_per_view": ops_per_view,
             "translate_pixels": translate_pixels,
         }
+        make_recipe(self.options)  # refuses what a recipe would refuse
 
     def __call__(self, image: ImageLike) -> ImageLike:
         if isinstance(image, Image.Image):
             view = self(_to_tensor(image))
-            return Image.fromarray(view.permute(1, 2, 0).numpy())
+            return Image.fromarray(view.permute(1, 2, 0).numpy()).convert(image.mode)
         if image.dtype != torch.uint8 or image.ndim not in (3, 4) or image.shape[-3] != 3:
             raise InputError(f"ESAug takes uint8 (3,H,W) or (N,3,H,W), not {image.dtype} {tuple(image.shape)}")
         batch = image if image.ndim == 4 else image[None]

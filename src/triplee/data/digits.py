@@ -1,8 +1,8 @@
 """The embedded four-domain digits benchmark (`DATA = digits`), made from what the dependencies carry; no download.
 
 Comes in: scikit-learn's UCI handwriting and two photographs, matplotlib's fonts. Goes out: a Pool of 12,800 images,
-split 80/20, where a piece of handwriting is in one domain and one part only and the two font domains share no font.
-Stands in for Digits-DG (METHOD.md, "Benchmarks"). Axes: N images, C channels, H height, W width.
+split 80/20, where a piece of handwriting is in one domain and one split only and the two font domains share no font.
+Stands in for Digits-DG (paper, § "Evaluation on six DG benchmarks"). Axes: N images, C channels, H height, W width.
 """
 
 import hashlib
@@ -62,10 +62,10 @@ def _make_pool(images_NCHW: torch.Tensor) -> Pool:
     counts = [PIECES, PER_CLASS, PER_CLASS, PER_CLASS]
     labels_N = np.concatenate([np.repeat(np.arange(10, dtype=np.int64), count) for count in counts])
     domains_N = np.repeat(np.arange(4, dtype=np.int64), [10 * count for count in counts])
-    parts = [np.where(np.arange(count) < count * 4 // 5, TRAIN, VAL) for count in counts]
-    part_N = np.concatenate([np.tile(part, 10) for part in parts]).astype(np.int8)
+    splits = [np.where(np.arange(count) < count * 4 // 5, TRAIN, VAL) for count in counts]
+    split_N = np.concatenate([np.tile(split, 10) for split in splits]).astype(np.int8)
     fingerprint = _fingerprint(images_NCHW, labels_N)
-    return Pool("digits", images_NCHW, labels_N, domains_N, part_N, CLASSES, DOMAINS, fingerprint)
+    return Pool("digits", images_NCHW, labels_N, domains_N, split_N, CLASSES, DOMAINS, fingerprint)
 
 
 def _fingerprint(images_NCHW: torch.Tensor, labels_N: np.ndarray) -> str:

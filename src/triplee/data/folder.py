@@ -13,17 +13,17 @@ from triplee.settings import InputError
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff"})
 LAYOUT = "<domain>/<class>/<image> or <domain>/{train,val}/<class>/<image>"
-_PARTS = {"train": TRAIN, "val": VAL}
+_SPLITS = {"train": TRAIN, "val": VAL}
 
 
 @dataclass(frozen=True)
 class ImageFile:
-    """One image on disk and what its place in the folder says of it. `part` is TRAIN, VAL or UNSPLIT."""
+    """One image on disk and what its place in the folder says of it. `split` is TRAIN, VAL or UNSPLIT."""
 
     path: Path
     domain: int
     label: int
-    part: int
+    split: int
 
 
 @dataclass(frozen=True)
@@ -37,33 +37,35 @@ class ImageFolder:
 
 
 def list_images(root: Path) -> ImageFolder:
-    """Every image of `root` with its domain, class and part; InputError when `root` is not laid out so."""
+    """Every image of `root` with its domain, class and split; InputError when `root` is not laid out so."""
     if not (domain_folders := _scan(root)[0]):
         raise InputError(f"no domain folders in {root}: {_hint(root)}")
     found = [(domain.name, *image) for domain in domain_folders for image in _list_domain(domain)]
     if not found:
         raise InputError(f"no images in {root}: {_hint(root)}")
     domains = tuple(_in_byte_order({domain for domain, *_ in found}))
-    if set(domains) <= set(_PARTS):
+    if set(domains) <= set(_SPLITS):
         raise InputError(
             f"{root} is a single domain with train and val: give the folder above it, {root.resolve().parent}"
         )
     classes = tuple(_in_byte_order({name for _, name, _, _ in found}))
     domain_index = {name: index for index, name in enumerate(domains)}
     class_index = {name: index for index, name in enumerate(classes)}
-    files = tuple(ImageFile(path, domain_index[domain], class_index[name], part) for domain, name, part, path in found)
+    files = tuple(
+        ImageFile(path, domain_index[domain], class_index[name], split) for domain, name, split, path in found
+    )
     return ImageFolder(root, files, domains, classes)
 
 
 def _list_domain(domain: Path) -> list[tuple[str, int, Path]]:
-    """(class, part, image) of one domain."""
+    """(class, split, image) of one domain."""
     folders = _scan(domain)[0]
-    # A data set may have a class called "train": train and val are parts only when class folders lie inside them.
-    if {folder.name for folder in folders} <= set(_PARTS) and any(_scan(folder)[0] for folder in folders):
-        class_folders = [(_PARTS[part.name], folder) for part in folders for folder in _scan(part)[0]]
+    # A data set may have a class called "train": train and val are splits only when class folders lie inside them.
+    if {folder.name for folder in folders} <= set(_SPLITS) and any(_scan(folder)[0] for folder in folders):
+        class_folders = [(_SPLITS[split.name], folder) for split in folders for folder in _scan(split)[0]]
     else:
         class_folders = [(UNSPLIT, folder) for folder in folders]
-    return [(folder.name, part, image) for part, folder in class_folders for image in _scan(folder)[1]]
+    return [(folder.name, split, image) for split, folder in class_folders for image in _scan(folder)[1]]
 
 
 def _scan(folder: Path) -> tuple[list[Path], list[Path]]:
@@ -98,8 +100,8 @@ def _hint(root: Path) -> str:
     image = _first_image(root.resolve(), depth=4)
     if image is None:
         return f"expected {LAYOUT} with {', '.join(sorted(suffix[1:] for suffix in SUFFIXES))} images"
-    part_or_domain = image.parent.parent
-    domain = part_or_domain.parent if part_or_domain.name in _PARTS else part_or_domain
+    split_or_domain = image.parent.parent
+    domain = split_or_domain.parent if split_or_domain.name in _SPLITS else split_or_domain
     return f"expected {LAYOUT}; {image} lies at another depth, did you mean {domain.parent}?"
 
 

@@ -22,4 +22,5 @@ def load_data(
     folder = Path(data).expanduser()
     if not data or not os.access(folder, os.F_OK):
         raise InputError(f"data {data!r} is neither a known name nor an existing folder: {nearest(data, NAMES)}")
-    return load_folder(folder, image_size, skip_bad, on_progress)
+    # In full, so that a run finds its data again from another working folder.
+    return load_folder(folder.absolute(), image_size, skip_bad, on_progress)

@@ -14,13 +14,13 @@ TRAIN, VAL, UNSPLIT = 0, 1, 2
 
 @dataclass(frozen=True)
 class Pool:
-    """Images and labels of all domains. `part_N`: where the data set itself puts an image, TRAIN, VAL or UNSPLIT."""
+    """Images and labels of all domains. `split_N`: where the data set itself puts an image, TRAIN, VAL or UNSPLIT."""
 
     name: str
     images_NCHW: torch.Tensor  # uint8
     labels_N: np.ndarray  # int64, index into classes
     domains_N: np.ndarray  # int64, index into domains
-    part_N: np.ndarray  # int8
+    split_N: np.ndarray  # int8
     classes: tuple[str, ...]
     domains: tuple[str, ...]
     fingerprint: str  # of the content: equal pools have equal fingerprints

@@ -75,7 +75,7 @@ def load_folder(root: Path, image_size: int, skip_bad: bool = False, on_progress
         images_NCHW=torch.from_numpy(images_NCHW),
         labels_N=labels_N,
         domains_N=domains_N,
-        part_N=np.array([file.part for file in files], np.int8),
+        split_N=np.array([file.split for file in files], np.int8),
         classes=folder.classes,
         domains=folder.domains,
         fingerprint=key,
@@ -152,21 +152,21 @@ def _prepare(
     # Read before locking: a stored entry is whole from the moment it has its name, and the store may be read-only.
     if stored := _read_entry(entry, len(folder.files), image_size):
         return stored
-    part = entry.with_name(f"{entry.name}.part")
+    unfinished = entry.with_name(f"{entry.name}.unfinished")
     try:
         entry.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(f"{entry}.lock"):
             if stored := _read_entry(entry, len(folder.files), image_size):
                 return stored
             try:
-                for rest in (part, entry):  # of a run that was killed; damaged
+                for rest in (unfinished, entry):  # of a run that was killed; damaged
                     if rest.exists():
                         shutil.rmtree(rest)
-                part.mkdir()
-                _write_entry(part, _decode_all(folder, digests, image_size), len(folder.files), on_progress)
-                part.rename(entry)
+                unfinished.mkdir()
+                _write_entry(unfinished, _decode_all(folder, digests, image_size), len(folder.files), on_progress)
+                unfinished.rename(entry)
             finally:
-                shutil.rmtree(part, ignore_errors=True)
+                shutil.rmtree(unfinished, ignore_errors=True)
             stored = _read_entry(entry, len(folder.files), image_size)
     except OSError as error:
         raise InputError(
@@ -210,12 +210,12 @@ def _in_threads(work: Callable[[int], T], num_items: int) -> Iterator[T]:
 
 
 def _write_entry(
-    part: Path, images: Iterable[np.ndarray | BadImage], num_images: int, on_progress: Progress | None
+    unfinished: Path, images: Iterable[np.ndarray | BadImage], num_images: int, on_progress: Progress | None
 ) -> None:
     bad: list[tuple[int, str]] = []
     checksum = 0
     # Written, not memory-mapped: on a full disk a write is an error, a mapped page ends the process.
-    with (part / "pixels.u8").open("wb") as pixels:
+    with (unfinished / "pixels.u8").open("wb") as pixels:
         for index, image in enumerate(images):
             if isinstance(image, BadImage):
                 bad.append((index, image.reason))
@@ -225,7 +225,7 @@ def _write_entry(
             if on_progress:
                 on_progress(index + 1, num_images)
     manifest = {"bad": bad, "checksum": zlib.crc32(json.dumps(bad).encode(), checksum)}
-    (part / "manifest.json").write_text(json.dumps(manifest))
+    (unfinished / "manifest.json").write_text(json.dumps(manifest))
 
 
 def _read_entry(entry: Path, num_images: int, image_size: int) -> tuple[np.ndarray, dict[int, str]] | None:

@@ -32,9 +32,9 @@ def split_pool(pool: Pool, target: str, seed: int) -> Split:
     sources = [index for index, name in enumerate(pool.domains) if name != target]
     if not sources:
         raise InputError(f"target {target!r} is the only domain of {pool.name}: add a domain to train on")
-    parts = [_split_domain(pool, index, seed) for index in sources]
-    train_N = np.sort(np.concatenate([train for train, _ in parts]))
-    val_N = np.sort(np.concatenate([val for _, val in parts]))
+    drawn = [_split_domain(pool, index, seed) for index in sources]
+    train_N = np.sort(np.concatenate([train for train, _ in drawn]))
+    val_N = np.sort(np.concatenate([val for _, val in drawn]))
     _check(pool, target, train_N, val_N)
     return Split(
         train_N=train_N,
@@ -48,9 +48,9 @@ def split_pool(pool: Pool, target: str, seed: int) -> Split:
 
 def _split_domain(pool: Pool, domain: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     in_domain_N = pool.domains_N == domain
-    train = [np.flatnonzero(in_domain_N & (pool.part_N == TRAIN))]
-    val = [np.flatnonzero(in_domain_N & (pool.part_N == VAL))]
-    unsplit_N = in_domain_N & (pool.part_N == UNSPLIT)
+    train = [np.flatnonzero(in_domain_N & (pool.split_N == TRAIN))]
+    val = [np.flatnonzero(in_domain_N & (pool.split_N == VAL))]
+    unsplit_N = in_domain_N & (pool.split_N == UNSPLIT)
     rng = generator(seed, "split", domain)
     for label in np.unique(pool.labels_N[unsplit_N]):
         group = rng.permutation(np.flatnonzero(unsplit_N & (pool.labels_N == label)))

@@ -1,12 +1,24 @@
 """EReplayD's prediction: the mean of the members' softmax outputs (§ "EReplayD").
 
 Comes in: any classifiers with equal inputs and outputs; goes out: class probabilities.
+Axes: M members, N images, C classes.
 """
 
 from collections.abc import Iterable
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+
+
+def accuracies(probabilities_MNC: Tensor, labels_N: np.ndarray) -> tuple[float, list[float]]:
+    """Top-1 of the ensemble and of each member alone, in percent, from the members' softmax outputs."""
+    labels = torch.from_numpy(labels_N)
+
+    def accuracy(outputs_NC: Tensor) -> float:
+        return 100 * float((outputs_NC.argmax(1) == labels).double().mean())
+
+    return accuracy(probabilities_MNC.mean(0)), [accuracy(outputs_NC) for outputs_NC in probabilities_MNC]
 
 
 class Ensemble(nn.Module):

@@ -1,6 +1,7 @@
 """A trained run at work: accuracy by domain, and predictions for image files ("Protocol").
 
 Comes in: a LoadedRun and a pool or files; goes out: scores or predictions. Images are never augmented here.
+Axis: N images.
 """
 
 from collections.abc import Iterable
@@ -14,6 +15,7 @@ import torch
 from triplee.data.folder import SUFFIXES
 from triplee.data.pool import Pool
 from triplee.data.prepare import BadImage, decode_image
+from triplee.engine.ensemble import accuracies
 from triplee.engine.loading import LoadedRun
 from triplee.settings import InputError, nearest
 
@@ -48,12 +50,9 @@ def evaluate_run(loaded: LoadedRun, pool: Pool, *, own_data: bool, domain: str |
     for name in wanted:
         index_N = np.flatnonzero(pool.domains_N == pool.domains.index(name))
         probabilities = loaded.probabilities(pool.images_NCHW[torch.from_numpy(index_N)])
-        right_MN = (probabilities.argmax(2) == torch.from_numpy(labels_N[index_N])).double()
-        right_N = (probabilities.mean(0).argmax(1) == torch.from_numpy(labels_N[index_N])).double()
+        ensemble, members = accuracies(probabilities, labels_N[index_N])
         role = "other data" if not own_data else "no" if name == config["target"] else "yes"
-        scores.append(
-            DomainScore(name, role, len(index_N), 100 * float(right_N.mean()), (100 * right_MN.mean(1)).tolist())
-        )
+        scores.append(DomainScore(name, role, len(index_N), ensemble, members))
     return scores
 
 

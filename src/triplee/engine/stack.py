@@ -209,17 +209,18 @@ class Stack:
         """Call `work(member)` for each member until it says that the member is done, members side by side.
 
         A small step leaves two threads waiting for each other, and for whatever else runs on the machine; two members
-        on a thread each do not wait (bench/step.py).
+        on a thread each do not wait (bench/step.py). How many threads a member has decides in which order numbers are
+        added up, so it follows from its recipe, never from who else is in the stack or already done.
         """
         num_threads = torch.get_num_threads()
-        num_workers = max(1, min(num_threads, len(members))) if self.device.type == "cpu" else 1
+        threads_each = max(1, num_threads // max(spec.recipe.members for spec in self.specs))
+        num_workers = min(num_threads // threads_each, len(members)) if self.device.type == "cpu" else 1
         waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
         for member in members:
             waiting.put(member)
 
         def worker() -> None:
-            if num_workers > 1:
-                torch.set_num_threads(num_threads // num_workers)
+            torch.set_num_threads(threads_each)
             while True:
                 try:
                     member = waiting.get_nowait()
@@ -228,12 +229,13 @@ class Stack:
                 if not work(member):
                     waiting.put(member)
 
-        if num_workers == 1:
-            return worker()
         try:
-            with ThreadPoolExecutor(num_workers) as threads:
-                for future in [threads.submit(worker) for _ in range(num_workers)]:
-                    future.result()
+            if num_workers <= 1:
+                worker()
+            else:
+                with ThreadPoolExecutor(num_workers) as threads:
+                    for future in [threads.submit(worker) for _ in range(num_workers)]:
+                        future.result()
         finally:
             torch.set_num_threads(num_threads)
 

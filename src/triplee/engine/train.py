@@ -19,6 +19,7 @@ import torch
 from triplee import __version__
 from triplee.data.pool import Pool
 from triplee.data.split import Split
+from triplee.engine.ensemble import accuracies
 from triplee.engine.stack import EpochProgress, LossNotFinite, MemberSpec, Stack, native_precision
 from triplee.nets.network import build_network
 from triplee.runfolder import FORMAT, RunFolder, read_tensors, unwritable, write_tensors
@@ -70,7 +71,8 @@ def train_run(
             raise InputError(f"{folder.metrics_path} has lost lines: restore it, or train again")
         return _train(folder, stack, state, rows, pool, split, recipe, observer, config)
     except LossNotFinite as error:
-        raise InputError(f"{error}: lower lr and choose another --out; the last good state is kept in {out}") from None
+        kept = f"; the last good state is kept in {out}" if folder.state_path.exists() else ""
+        raise InputError(f"{error}: lower lr and choose another --out{kept}") from None
     finally:
         folder.release()
 
@@ -166,9 +168,9 @@ def _epoch_row(state: _State, stack: Stack, pool: Pool, split: Split, recipe: Re
     for k in members:
         if not val_outputs[k].isfinite().all():  # the last step did it: no later loss would tell
             raise LossNotFinite(state.epoch + 1, steps[k], k + 1)
-    val, val_members = _accuracies(val_outputs, pool.labels_N[split.val_N])
+    val, val_members = accuracies(val_outputs, pool.labels_N[split.val_N])
     target_outputs = stack.probabilities(members, split.target_N)
-    target, target_members = _accuracies(target_outputs, pool.labels_N[split.target_N])
+    target, target_members = accuracies(target_outputs, pool.labels_N[split.target_N])
     return {
         "epoch": state.epoch + 1,
         "lr": recipe.learning_rate(state.epoch),
@@ -179,16 +181,6 @@ def _epoch_row(state: _State, stack: Stack, pool: Pool, split: Split, recipe: Re
         "target_accuracy": target,
         "target_members": target_members,
     }
-
-
-def _accuracies(probabilities: torch.Tensor, labels_N: np.ndarray) -> tuple[float, list[float]]:
-    """Top-1 of the ensemble and of each member alone, in percent, from softmax outputs (M, N, num_classes)."""
-    labels = torch.from_numpy(labels_N)
-
-    def accuracy(outputs: torch.Tensor) -> float:
-        return 100 * float((outputs.argmax(1) == labels).double().mean())
-
-    return accuracy(probabilities.mean(0)), [accuracy(outputs) for outputs in probabilities]
 
 
 def best_epoch(rows: list[dict[str, Any]], selection: str) -> int:

@@ -60,8 +60,8 @@ class Network(nn.Module):
 
 def build_network(recipe: Recipe, num_classes: int, seed: int, member: int) -> Network:
     """A member's network with the initial weights of (seed, member), built on the CPU so that devices agree."""
-    if recipe.image_size < 16:
-        raise InputError(f"image_size {recipe.image_size} is too small for {recipe.backbone}: 16 at least")
+    if not 16 <= recipe.image_size <= 128:  # its features, and with them its head, grow with the square of the size
+        raise InputError(f"image_size {recipe.image_size} does not fit {recipe.backbone}: 16 to 128")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(torch_seed(seed, "weights", member))
         return Network(recipe, num_classes).to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
