@@ -17,6 +17,8 @@ def pillow_view(image: Image.Image) -> torch.Tensor:
 
 
 def pillow_op(name: str, image: Image.Image, strength: int, sign: int) -> Image.Image:
+    """The calls that define the ops: the rival here, and the oracle of the tests."""
+
     def affine(*matrix: float) -> Image.Image:
         return image.transform(image.size, Image.Transform.AFFINE, matrix)
 

@@ -139,7 +139,7 @@ class RunFolder:
             if not self.config_path.exists():
                 write_atomically(self.config_path, yaml.safe_dump(config, sort_keys=False, allow_unicode=True).encode())
                 return config
-            stored = self.read_config()
+            stored = read_config(self.path)
             if not resume:
                 kind = "a finished" if self.result_path.exists() else "an unfinished"
                 way_out = (
@@ -182,9 +182,6 @@ class RunFolder:
         if self._lock is not None:
             self._lock.release()
             self._lock = None
-
-    def read_config(self) -> dict[str, Any]:
-        return read_config(self.path)
 
     def read_metrics(self) -> list[dict[str, Any]]:
         """The epochs written so far, up to the first line that is cut short or damaged."""

@@ -3,46 +3,13 @@
 import numpy as np
 import pytest
 import torch
-from PIL import Image, ImageEnhance, ImageOps
+from PIL import Image
 from sklearn.datasets import load_sample_images
 
+from pillow_style import pillow_op
 from triplee.augment import OPS, apply_op
 from triplee.augment.ops import OP_TABLE, hue
 from triplee.data.pool import Pool
-
-
-def pillow(name: str, image: Image.Image, strength: int, sign: int) -> Image.Image:
-    """The defining calls, as the method states them."""
-
-    def affine(*matrix: float) -> Image.Image:
-        return image.transform(image.size, Image.Transform.AFFINE, matrix)
-
-    factor = 0.1 + 1.8 * strength / 30
-    shear = sign * 0.3 * strength / 30
-    pixels = sign * int(10 * strength / 30)
-    match name:
-        case "identity":
-            return image
-        case "autocontrast":
-            return ImageOps.autocontrast(image)
-        case "equalize":
-            return ImageOps.equalize(image)
-        case "rotate":
-            return image.rotate(sign * strength)
-        case "shear_x":
-            return affine(1, shear, 0, 0, 1, 0)
-        case "shear_y":
-            return affine(1, 0, 0, shear, 1, 0)
-        case "translate_x":
-            return affine(1, 0, pixels, 0, 1, 0)
-        case "translate_y":
-            return affine(1, 0, 0, 0, 1, pixels)
-        case "solarize":
-            return ImageOps.solarize(image, 256 - int(256 * strength / 30))
-        case "posterize":
-            return ImageOps.posterize(image, 8 - int(4 * strength / 30))
-        case _:
-            return getattr(ImageEnhance, name.capitalize())(image).enhance(factor)
 
 
 def make_images(height: int, width: int, digits: Pool) -> list[np.ndarray]:
@@ -71,7 +38,7 @@ def test_no_pixel_differs(name: str, size: tuple[int, int], digits: Pool) -> Non
         for sign in (1, -1) if OP_TABLE[name].signed else (1,):
             views = apply_op(name, batch, strength, sign).permute(0, 2, 3, 1).numpy()
             for view, image in zip(views, images, strict=True):
-                expected = np.asarray(pillow(name, Image.fromarray(image), strength, sign))
+                expected = np.asarray(pillow_op(name, Image.fromarray(image), strength, sign))
                 assert np.array_equal(view, expected), (strength, sign, int((view != expected).sum()))
 
 

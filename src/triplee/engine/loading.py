@@ -12,7 +12,7 @@ from torch import Tensor
 
 from triplee.engine.ensemble import Ensemble
 from triplee.nets.network import Network
-from triplee.runfolder import RunFolder, read_tensors
+from triplee.runfolder import RunFolder, read_config, read_tensors
 from triplee.settings import InputError, Recipe, make_recipe
 
 BATCH_BYTES = 4 << 20
@@ -40,7 +40,7 @@ class LoadedRun:
 def load_run(path: Path, device: torch.device | None = None) -> LoadedRun:
     """The ensemble of a run's selected epoch; a run that is unfinished, damaged or none at all is one line."""
     folder = RunFolder(path)
-    config = folder.read_config()
+    config = read_config(path)
     try:
         recipe = make_recipe(config["recipe"])
     except InputError as error:

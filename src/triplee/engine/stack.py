@@ -213,19 +213,19 @@ class Stack:
         added up, so it follows from its recipe, never from who else is in the stack or already done.
         """
         num_threads = torch.get_num_threads()
-        threads_each = max(1, num_threads // max(spec.recipe.members for spec in self.specs))
-        num_workers = min(num_threads // threads_each, len(members)) if self.device.type == "cpu" else 1
+        threads_M = [max(1, num_threads // spec.recipe.members) for spec in self.specs]
+        num_workers = min(num_threads // min(threads_M), len(members)) if self.device.type == "cpu" else 1
         waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
         for member in members:
             waiting.put(member)
 
         def worker() -> None:
-            torch.set_num_threads(threads_each)
             while True:
                 try:
                     member = waiting.get_nowait()
                 except queue.Empty:
                     return
+                torch.set_num_threads(threads_M[member])
                 if not work(member):
                     waiting.put(member)
 
