@@ -20,9 +20,11 @@ the median, with the middle half of the rounds in brackets. Ratios are taken rou
 
 NOTES = {
     "augment": "ESAug on the CPU in plain torch, against one view at a time through Pillow, normalised per view. Where"
-    " the ratio is below 1 we lose: at 224² every pass goes through memory that no longer fits the cache.",
+    " the ratio is below 1 we lose: with 16 views at once the fixed cost of each op is spread over one view or two, and"
+    " at 224² every pass goes through memory that no longer fits the cache.",
     "step": "Three members of TripleE-Fourier on the embedded digits, b = 4, r = 4; a step is one member's. The usual"
-    " loop is Pillow views one by one and an eager float32 step in the same process.",
+    " loop is Pillow views one by one and an eager float32 step in the same process. That the stack is"
+    " no slower with augmentation than without is noise: its share was measured by itself, in the last table.",
 }
 
 

@@ -175,6 +175,7 @@ def train(
     print(f"{out}: epoch {result['epoch']} selected by {result['selection']} ({result['val_accuracy']:.2f} %)")
     print(f"target {target}: {result['accuracy']:.2f} %  members alone {_percentages(result['members'])}")
     print(f"last epoch {result['last_accuracy']:.2f} %  oracle {result['oracle_accuracy']:.2f} %")
+    print(f"images: {len(split.train_N)} to train, {len(split.val_N)} to validate, {len(split.target_N)} to test")
 
 
 @app.command()
