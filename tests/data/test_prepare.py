@@ -41,7 +41,7 @@ def save(target: Path, seed: int) -> None:
     Image.fromarray(noise(seed)).save(target)
 
 
-def expect(pool: Pool, seeds: list[int]) -> None:
+def assert_images(pool: Pool, seeds: list[int]) -> None:
     assert np.array_equal(pool.images_NCHW.numpy().transpose(0, 2, 3, 1), np.stack([noise(s) for s in seeds]))
 
 
@@ -65,7 +65,7 @@ class Decoded:
 def test_a_folder_becomes_a_pool(root: Path) -> None:
     progress = Decoded()
     pool = load_folder(root, SIZE, on_progress=progress)
-    expect(pool, [0, 1, 2, 3, 4, 5, 6, 7])
+    assert_images(pool, [0, 1, 2, 3, 4, 5, 6, 7])
     assert str(pool.images_NCHW.dtype) == "torch.uint8" and pool.images_NCHW.is_contiguous()
     assert (pool.name, pool.domains, pool.classes, pool.skipped) == (str(root), ("a", "b"), ("x", "y"), 0)
     assert pool.domains_N.tolist() == [0, 0, 0, 0, 1, 1, 1, 1] and pool.domains_N.dtype == np.int64
@@ -78,19 +78,19 @@ def test_parts_reach_the_pool(tmp_path: Path) -> None:
     for seed, name in enumerate(["d/train/x/0.png", "d/val/x/0.png", "e/x/0.png"]):
         save(tmp_path / "data" / name, seed)
     pool = load_folder(tmp_path / "data", SIZE)
-    expect(pool, [0, 1, 2])
+    assert_images(pool, [0, 1, 2])
     assert pool.split_N.tolist() == [TRAIN, VAL, UNSPLIT]
 
 
 def test_many_images_keep_their_order(tmp_path: Path) -> None:
     for seed in range(150):
         save(tmp_path / f"data/a/x/{seed:03}.png", seed)
-    expect(load_folder(tmp_path / "data", SIZE), list(range(150)))
+    assert_images(load_folder(tmp_path / "data", SIZE), list(range(150)))
 
 
 def test_load_data_reads_a_folder(root: Path) -> None:
     progress = Decoded()
-    expect(load_data(str(root), SIZE, on_progress=progress), [0, 1, 2, 3, 4, 5, 6, 7])
+    assert_images(load_data(str(root), SIZE, on_progress=progress), [0, 1, 2, 3, 4, 5, 6, 7])
     assert len(progress.calls) == 8
     (root / "a/x/0.png").write_text("broken")
     assert load_data(str(root), SIZE, skip_bad=True).skipped == 1
@@ -118,7 +118,7 @@ def test_a_second_load_decodes_nothing(root: Path, opened: list[Any]) -> None:
     assert len(opened) == 8
     second = load_folder(root, SIZE)
     assert len(opened) == 8
-    expect(second, [0, 1, 2, 3, 4, 5, 6, 7])
+    assert_images(second, [0, 1, 2, 3, 4, 5, 6, 7])
     assert second.fingerprint == first.fingerprint
 
 
@@ -134,7 +134,7 @@ def test_another_size_is_another_pool(root: Path) -> None:
     small, large = load_folder(root, SIZE), load_folder(root, 2 * SIZE)
     assert small.fingerprint != large.fingerprint
     assert large.images_NCHW.shape == (8, 3, 2 * SIZE, 2 * SIZE)
-    expect(load_folder(root, SIZE), [0, 1, 2, 3, 4, 5, 6, 7])
+    assert_images(load_folder(root, SIZE), [0, 1, 2, 3, 4, 5, 6, 7])
 
 
 def test_a_changed_image_is_noticed_though_size_and_time_are_the_same(tmp_path: Path) -> None:
@@ -145,20 +145,20 @@ def test_a_changed_image_is_noticed_though_size_and_time_are_the_same(tmp_path: 
     os.utime(source, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert (source.stat().st_size, source.stat().st_mtime_ns) == (before.st_size, before.st_mtime_ns)
     second = load_folder(tmp_path / "data", SIZE)
-    expect(second, [2])
+    assert_images(second, [2])
     assert second.fingerprint != first.fingerprint
 
 
 def test_added_removed_and_renamed_images_are_noticed(root: Path) -> None:
     prints = [load_folder(root, SIZE).fingerprint]
     save(root / "a/x/2.png", 8)
-    expect(pool := load_folder(root, SIZE), [0, 1, 8, 2, 3, 4, 5, 6, 7])
+    assert_images(pool := load_folder(root, SIZE), [0, 1, 8, 2, 3, 4, 5, 6, 7])
     prints.append(pool.fingerprint)
     (root / "a/x/0.png").unlink()
-    expect(pool := load_folder(root, SIZE), [1, 8, 2, 3, 4, 5, 6, 7])
+    assert_images(pool := load_folder(root, SIZE), [1, 8, 2, 3, 4, 5, 6, 7])
     prints.append(pool.fingerprint)
     (root / "a/x/2.png").rename(root / "b/y/2.png")
-    expect(pool := load_folder(root, SIZE), [1, 2, 3, 4, 5, 6, 7, 8])
+    assert_images(pool := load_folder(root, SIZE), [1, 2, 3, 4, 5, 6, 7, 8])
     prints.append(pool.fingerprint)
     (root / "b").rename(root / "c")
     pool = load_folder(root, SIZE)
@@ -197,7 +197,7 @@ def test_a_damaged_store_is_built_again(root: Path, cache: Path, damage: Callabl
     progress = Decoded()
     again = load_folder(root, SIZE, skip_bad=True, on_progress=progress)
     assert len(progress.calls) == 8
-    expect(again, [1, 2, 3, 4, 5, 6, 7])
+    assert_images(again, [1, 2, 3, 4, 5, 6, 7])
     assert again.labels_N.tolist() == whole.labels_N.tolist()
     assert {file.name: file.read_bytes() for file in entry.iterdir()} == files
 
@@ -218,7 +218,7 @@ def test_bad_images_are_left_out_on_request(root: Path) -> None:
     (root / "b/x/0.png").unlink()
     (root / "b/x/0.png").symlink_to("gone.png")
     pool = load_folder(root, SIZE, skip_bad=True)
-    expect(pool, [0, 1, 2, 5, 6, 7])
+    assert_images(pool, [0, 1, 2, 5, 6, 7])
     assert pool.skipped == 2
     assert pool.labels_N.tolist() == [0, 0, 1, 0, 1, 1]
     assert pool.domains_N.tolist() == [0, 0, 0, 1, 1, 1]
@@ -230,13 +230,13 @@ def test_bad_images_are_remembered_and_a_repaired_one_is_noticed(root: Path, ope
     (root / "b/x/0.png").symlink_to(root.parent / "later.png")
     refusal(root)
     decoded = len(opened)
-    expect(load_folder(root, SIZE, skip_bad=True), [0, 1, 2, 5, 6, 7])
+    assert_images(load_folder(root, SIZE, skip_bad=True), [0, 1, 2, 5, 6, 7])
     assert "2 bad in all" in refusal(root)
     assert len(opened) == decoded
     save(root.parent / "later.png", 4)
-    expect(load_folder(root, SIZE, skip_bad=True), [0, 1, 2, 4, 5, 6, 7])
+    assert_images(load_folder(root, SIZE, skip_bad=True), [0, 1, 2, 4, 5, 6, 7])
     save(root / "a/y/1.png", 3)
-    expect(load_folder(root, SIZE), [0, 1, 2, 3, 4, 5, 6, 7])
+    assert_images(load_folder(root, SIZE), [0, 1, 2, 3, 4, 5, 6, 7])
 
 
 def test_a_class_or_domain_without_a_good_image_is_refused(root: Path) -> None:

@@ -40,7 +40,7 @@ def save(target: Path, grey: int) -> None:
     Image.new("L", (SIZE, SIZE), grey).save(target)
 
 
-def expect_all(pool: Pool) -> None:
+def assert_all_images(pool: Pool) -> None:
     expected = 10 * np.arange(8).reshape(8, 1, 1, 1)
     assert pool.images_NCHW.shape == (8, 3, SIZE, SIZE) and (pool.images_NCHW.numpy() == expected).all()
 
@@ -126,7 +126,7 @@ def test_what_a_killed_process_leaves_is_never_taken_and_cleared_away(root: Path
         in_process(lambda: load_folder(root, SIZE, on_progress=die))()
     assert leftovers(cache) != []
     pool = load_folder(root, SIZE)
-    expect_all(pool)
+    assert_all_images(pool)
     assert leftovers(cache) == [pool.fingerprint]
 
 
@@ -139,7 +139,7 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(root: Path, cache: Path) -> 
     assert "cannot keep decoded images in" in message and str(cache) in message and "TRIPLEE_CACHE" in message
     assert "File too large" in message and "\n" not in message
     assert leftovers(cache) == []
-    expect_all(load_folder(root, SIZE))
+    assert_all_images(load_folder(root, SIZE))
 
 
 def test_a_store_that_cannot_be_made(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,4 +156,4 @@ def test_a_stored_pool_is_read_without_a_lock(root: Path, cache: Path) -> None:
     lock = cache / "folders" / f"{first.fingerprint}.lock"
     lock.unlink()
     lock.mkdir()  # nobody can lock a folder, as in a store that others may only read
-    expect_all(load_folder(root, SIZE))
+    assert_all_images(load_folder(root, SIZE))
