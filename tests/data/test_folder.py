@@ -18,7 +18,12 @@ def touch(root: Path, *names: str) -> Path:
 
 
 def rows(folder: ImageFolder) -> list[tuple[str, str, str, int]]:
-    return [(folder.domains[f.domain], folder.classes[f.label], f.path.name, f.split) for f in folder.files]
+    return [
+        (folder.domains[domain], folder.classes[label], folder.path(index).name, split)
+        for index, (domain, label, split) in enumerate(
+            zip(folder.domains_N, folder.labels_N, folder.split_N.tolist(), strict=True)
+        )
+    ]
 
 
 def refusal(root: Path) -> str:
@@ -39,7 +44,9 @@ def test_domain_class_image(tmp_path: Path) -> None:
         ("art", "dog", "3.png", UNSPLIT),
         ("photo", "dog", "1.png", UNSPLIT),
     ]
-    assert folder.files[0].path == tmp_path / "art/cat/2.png"
+    assert folder.path(0) == tmp_path / "art/cat/2.png"
+    assert list(folder.image_keys()) == ["art/cat/2.png", "art/dog/3.png", "photo/dog/1.png"]
+    assert folder.notes == ()
 
 
 def test_train_and_val_folders_are_parts_in_the_domain_that_has_them(tmp_path: Path) -> None:
@@ -77,7 +84,7 @@ def test_test_is_no_part(tmp_path: Path) -> None:
 @pytest.mark.parametrize("suffix", ["jpg", "jpeg", "png", "webp", "bmp", "tif", "tiff", "JPG", "Jpeg", "TIFF"])
 def test_every_suffix_in_any_case(tmp_path: Path, suffix: str) -> None:
     touch(tmp_path, f"a/x/1.{suffix}")
-    assert len(list_images(tmp_path).files) == 1
+    assert len(list_images(tmp_path)) == 1
 
 
 def test_hidden_and_other_things_are_passed_over(tmp_path: Path) -> None:
@@ -92,6 +99,25 @@ def test_hidden_and_other_things_are_passed_over(tmp_path: Path) -> None:
     folder = list_images(tmp_path)
     assert rows(folder) == [("a", "x", "1.png", UNSPLIT)]
     assert (folder.domains, folder.classes) == (("a",), ("x",))
+    assert len(folder.notes) == 1 and "passed over 4 images, the first 5.png" in folder.notes[0]
+
+
+def test_names_alike_are_two_but_said_so(tmp_path: Path) -> None:
+    folder = list_images(touch(tmp_path, "a/Dog/1.png", "a/dog/2.png", "b/cat/3.png"))
+    assert folder.classes == ("Dog", "cat", "dog")
+    assert folder.notes == ("class 'Dog' and class 'dog' are taken for two: rename one if they are the same",)
+
+
+def test_split_folders_of_another_name(tmp_path: Path) -> None:
+    touch(tmp_path, *(f"sun/{part}/0/{part}.jpg" for part in ("train", "crossval", "test", "full")), "voc/1/a.jpg")
+    options = [{"all": UNSPLIT}, {"train": TRAIN, "crossval": VAL, "test": VAL}]
+    assert rows(list_images(tmp_path, options)) == [
+        ("sun", "0", "train.jpg", TRAIN),
+        ("sun", "0", "crossval.jpg", VAL),
+        ("sun", "0", "test.jpg", VAL),
+        ("voc", "1", "a.jpg", UNSPLIT),
+    ]
+    assert rows(list_images(tmp_path, [{"full": UNSPLIT}, *options]))[0] == ("sun", "0", "full.jpg", UNSPLIT)
 
 
 def test_links_are_followed_and_one_that_leads_nowhere_is_kept(tmp_path: Path) -> None:
@@ -119,7 +145,7 @@ def test_byte_order(tmp_path: Path) -> None:
 
 def test_names_that_are_not_text(tmp_path: Path) -> None:
     touch(tmp_path, "a/x/" + os.fsdecode(b"\xff.png"), "a/x/z.png")
-    assert [os.fsencode(f.path.name) for f in list_images(tmp_path).files] == [b"z.png", b"\xff.png"]
+    assert [os.fsencode(name) for name in list_images(tmp_path).names] == [b"a/x/z.png", b"a/x/\xff.png"]
 
 
 def test_no_such_folder(tmp_path: Path) -> None:
@@ -182,7 +208,7 @@ def test_load_data_names_what_it_does_not_know(tmp_path: Path, monkeypatch: pyte
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match=r"'digit' is neither .* did you mean 'digits'\?$"):
         load_data("digit", 8)
-    with pytest.raises(InputError, match=r"'no/such/folder' is neither .* known: digits$"):
+    with pytest.raises(InputError, match=r"'no/such/folder' is neither .* known: digits, digits-dg, domainnet"):
         load_data("no/such/folder", 8)
     with pytest.raises(InputError, match="'' is neither"):
         load_data("", 8)

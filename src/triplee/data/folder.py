@@ -1,12 +1,15 @@
 """The any-folder reader: finds the images of `<root>/<domain>/<class>/<image>`, without opening one.
 
 A domain that holds only `train` and `val` folders is read as `<domain>/{train,val}/<class>/<image>` (Digits-DG).
-Comes in: a folder. Goes out: an ImageFolder, in byte order of the names, the same on every machine.
+Comes in: a folder. Goes out: an ImageFolder, in byte order of the names, the same on every machine. Axis: N images.
 """
 
 import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import numpy as np
 
 from triplee.data.pool import TRAIN, UNSPLIT, VAL
 from triplee.settings import InputError
@@ -14,84 +17,159 @@ from triplee.settings import InputError
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff"})
 LAYOUT = "<domain>/<class>/<image> or <domain>/{train,val}/<class>/<image>"
 _SPLITS = {"train": TRAIN, "val": VAL}
-
-
-@dataclass(frozen=True)
-class ImageFile:
-    """One image on disk and what its place in the folder says of it. `split` is TRAIN, VAL or UNSPLIT."""
-
-    path: Path
-    domain: int
-    label: int
-    split: int
+_NOT_READ = frozenset({".gif", ".heic", ".heif", ".avif", ".jp2", ".jfif", ".ppm", ".pgm", ".svg"})
 
 
 @dataclass(frozen=True)
 class ImageFolder:
-    """All images of a folder. Only domains and classes that have an image are listed."""
+    """All images of a folder and what their places say of them. Only domains and classes with an image are listed."""
 
     root: Path
-    files: tuple[ImageFile, ...]
+    names: tuple[str, ...]  # relative to root
+    domains_N: np.ndarray  # int64, index into domains
+    labels_N: np.ndarray  # int64, index into classes
+    split_N: np.ndarray  # int8: TRAIN, VAL or UNSPLIT
     domains: tuple[str, ...]
     classes: tuple[str, ...]
+    notes: tuple[str, ...] = ()  # lines for people: what was passed over, and why
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def path(self, index: int) -> Path:
+        return self.root / self.names[index]
+
+    def image_keys(self) -> Iterator[str]:
+        """`<domain>/<class>/<image>` of each image, the same in every layout of a benchmark."""
+        for name, domain, label in zip(self.names, self.domains_N, self.labels_N, strict=True):
+            yield f"{self.domains[domain]}/{self.classes[label]}/{name.rsplit('/', 1)[-1]}"
 
 
-def list_images(root: Path) -> ImageFolder:
-    """Every image of `root` with its domain, class and split; InputError when `root` is not laid out so."""
-    if not (domain_folders := _scan(root)[0]):
+def list_images(root: Path, split_folders: Sequence[Mapping[str, int]] = ()) -> ImageFolder:
+    """Every image of `root` with its domain, class and split; InputError when `root` is not laid out so.
+
+    `split_folders`: further names of folders between domain and class; the first alternative found whole is read.
+    """
+    domain_names, strays = scan(root)
+    if not domain_names:
         raise InputError(f"no domain folders in {root}: {_hint(root)}")
-    found = [(domain.name, *image) for domain in domain_folders for image in _list_domain(domain)]
-    if not found:
+    rows: list[tuple[str, str, int, str]] = []
+    for domain in domain_names:
+        _list_domain(root, domain, split_folders, rows, strays)
+    if not rows:
         raise InputError(f"no images in {root}: {_hint(root)}")
-    domains = tuple(_in_byte_order({domain for domain, *_ in found}))
+    row_domains, row_classes, splits, names = zip(*rows, strict=True)
+    domains, classes = _in_byte_order(set(row_domains)), _in_byte_order(set(row_classes))
     if set(domains) <= set(_SPLITS):
         raise InputError(
             f"{root} is a single domain with train and val: give the folder above it, {root.resolve().parent}"
         )
-    classes = tuple(_in_byte_order({name for _, name, _, _ in found}))
-    domain_index = {name: index for index, name in enumerate(domains)}
-    class_index = {name: index for index, name in enumerate(classes)}
-    files = tuple(
-        ImageFile(path, domain_index[domain], class_index[name], split) for domain, name, split, path in found
+    notes = [f"passed over {_count(strays)} (not {LAYOUT}, or of a kind that is not read)"] if strays else []
+    notes += _alike(domains, "domain") + _alike(classes, "class")
+    return ImageFolder(
+        root=root,
+        names=names,
+        domains_N=_index(row_domains, domains),
+        labels_N=_index(row_classes, classes),
+        split_N=np.array(splits, np.int8),
+        domains=tuple(domains),
+        classes=tuple(classes),
+        notes=tuple(notes),
     )
-    return ImageFolder(root, files, domains, classes)
 
 
-def _list_domain(domain: Path) -> list[tuple[str, int, Path]]:
-    """(class, split, image) of one domain."""
-    folders = _scan(domain)[0]
-    # A data set may have a class called "train": train and val are splits only when class folders lie inside them.
-    if {folder.name for folder in folders} <= set(_SPLITS) and any(_scan(folder)[0] for folder in folders):
-        class_folders = [(_SPLITS[split.name], folder) for split in folders for folder in _scan(split)[0]]
-    else:
-        class_folders = [(UNSPLIT, folder) for folder in folders]
-    return [(folder.name, split, image) for split, folder in class_folders for image in _scan(folder)[1]]
+def fold_name(name: str) -> str:
+    """A name without what labs write differently: case, spaces, `_` and `-`."""
+    return "".join(character for character in name.casefold() if character.isalnum())
 
 
-def _scan(folder: Path) -> tuple[list[Path], list[Path]]:
-    """The folders and the images directly inside `folder`, hidden ones left out, in byte order."""
-    folders: set[str] = set()
-    images: set[str] = set()
+def scan(folder: Path, others: Iterable[str] = _NOT_READ) -> tuple[list[str], list[str]]:
+    """Names of the folders and of the images directly inside `folder`, hidden ones left out, in byte order.
+
+    Files with a suffix of `others` count as images here: whoever reads them says what they are.
+    """
+    wanted = SUFFIXES.union(others)
+    folders: list[str] = []
+    images: list[str] = []
     try:
         with os.scandir(folder) as entries:
             for entry in entries:
                 if entry.name.startswith(".") or entry.name == "__MACOSX":
                     continue
                 if entry.is_dir():
-                    folders.add(entry.name)
+                    folders.append(entry.name)
                 # A link that leads nowhere counts as an image, so that it is reported as unreadable, not passed over.
-                elif Path(entry.name).suffix.lower() in SUFFIXES and (entry.is_file() or entry.is_symlink()):
-                    images.add(entry.name)
+                elif suffix_of(entry.name) in wanted and (entry.is_file() or entry.is_symlink()):
+                    images.append(entry.name)
     except FileNotFoundError:
         raise InputError(f"folder {folder} does not exist: give one laid out as {LAYOUT}") from None
     except NotADirectoryError:
         raise InputError(f"{folder} is a file: give a folder laid out as {LAYOUT}") from None
     except OSError as error:
         raise InputError(f"cannot read folder {folder}: {error.strerror}: check its permissions and links") from None
-    return [folder / name for name in _in_byte_order(folders)], [folder / name for name in _in_byte_order(images)]
+    return _in_byte_order(folders), _in_byte_order(images)
 
 
-def _in_byte_order(names: set[str]) -> list[str]:
+def suffix_of(name: str) -> str:
+    return os.path.splitext(name)[1].lower()  # noqa: PTH122 – half a million names: a Path each takes seconds
+
+
+def _list_domain(
+    root: Path,
+    domain: str,
+    split_folders: Sequence[Mapping[str, int]],
+    rows: list[tuple[str, str, int, str]],
+    strays: list[str],
+) -> None:
+    """Adds (domain, class, split, name) of each image of one domain, and the images at another depth to `strays`."""
+    folders, loose = scan(root / domain)
+    strays += [f"{domain}/{name}" for name in loose]
+    splits = next((option for option in split_folders if set(option) <= set(folders)), None)
+    # A data set may have a class called "train": train and val are splits only when class folders lie inside them.
+    if splits is None and set(folders) <= set(_SPLITS) and any(scan(root / domain / name)[0] for name in folders):
+        splits = {name: _SPLITS[name] for name in folders}
+    for split_name, split in (splits or {"": UNSPLIT}).items():
+        above = f"{domain}/{split_name}" if split_name else domain
+        class_names, loose = scan(root / above) if split_name else (folders, [])
+        strays += [f"{above}/{name}" for name in loose]
+        for class_name in class_names:
+            place = f"{above}/{class_name}"
+            deeper, images = scan(root / place)
+            for name in images:
+                if suffix_of(name) in SUFFIXES:
+                    rows.append((domain, class_name, split, f"{place}/{name}"))
+                else:
+                    strays.append(f"{place}/{name}")
+            for name in deeper:
+                strays += _images_below(root, f"{place}/{name}")
+
+
+def _images_below(root: Path, place: str, depth: int = 4) -> list[str]:
+    folders, images = scan(root / place)
+    found = [f"{place}/{name}" for name in images]
+    return found + [image for name in folders if depth for image in _images_below(root, f"{place}/{name}", depth - 1)]
+
+
+def _count(strays: list[str]) -> str:
+    return f"an image, {strays[0]}" if len(strays) == 1 else f"{len(strays):,} images, the first {strays[0]}"
+
+
+def _alike(names: list[str], kind: str) -> list[str]:
+    """A line for each pair of names that most people would take for one."""
+    seen: dict[str, str] = {}
+    lines = []
+    for name in names:
+        if (other := seen.setdefault(fold_name(name) or name, name)) != name:
+            lines.append(f"{kind} {other!r} and {kind} {name!r} are taken for two: rename one if they are the same")
+    return lines
+
+
+def _index(values: Sequence[str], names: list[str]) -> np.ndarray:
+    place = {name: index for index, name in enumerate(names)}
+    return np.array([place[value] for value in values], np.int64)
+
+
+def _in_byte_order(names: Iterable[str]) -> list[str]:
     return sorted(names, key=os.fsencode)
 
 
@@ -106,7 +184,7 @@ def _hint(root: Path) -> str:
 
 
 def _first_image(folder: Path, depth: int) -> Path | None:
-    folders, images = _scan(folder)
+    folders, images = scan(folder, others=())
     if images or depth == 0:
-        return images[0] if images else None
-    return next((image for inner in folders if (image := _first_image(inner, depth - 1))), None)
+        return folder / images[0] if images else None
+    return next((image for name in folders if (image := _first_image(folder / name, depth - 1))), None)
