@@ -1,17 +1,21 @@
 """decode_image on real files of every format and mode; the store around it is in test_prepare.py."""
 
+import io
+import os
 import struct
 import warnings
 import zlib
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
+from sklearn.datasets import load_sample_image
 
-from triplee.data.prepare import BadImage, decode_image
+from triplee.data.decode import BadImage, decode_image
 
 SIZE = 8
 
@@ -201,6 +205,44 @@ def test_squashing_is_antialiased_and_crops_nothing(tmp_path: Path) -> None:
     assert (np.abs(decoded[:, 3:] - 127.5) < 12).all()
 
 
+@pytest.mark.parametrize("image_size", [32, 160, 224])
+def test_a_large_jpg_decoded_at_a_fraction_stays_close_to_the_plain_way(tmp_path: Path, image_size: int) -> None:
+    photo = Image.fromarray(load_sample_image("china.jpg")).resize((1600, 1067))
+    photo.save(tmp_path / "a.jpg", quality=90)
+    with Image.open(tmp_path / "a.jpg") as image:
+        plain = np.asarray(image.convert("RGB").resize((image_size, image_size), Image.Resampling.BILINEAR))
+    difference = np.abs(pixels(decode_image(tmp_path / "a.jpg", image_size)).astype(int) - plain)
+    assert 0 < difference.mean() < 0.5 and difference.max() <= 8
+
+
+# --- odd files that are read all the same, without a word
+
+
+def with_exif(content: bytes, exif: bytes) -> bytes:
+    segment = b"Exif\0\0" + exif
+    return content[:2] + b"\xff\xe1" + struct.pack(">H", len(segment) + 2) + segment + content[2:]
+
+
+@pytest.mark.parametrize(
+    "exif",
+    [
+        b"garbage!!",
+        b"II*\0\x08\0\0\0\xff\x00\x12\x01\x03\0\x01\0\0\0\x01\0\0\0",  # 255 entries said, one there
+        b"MM\0*\0\0\0\x08\0\x01\x01\x12\0\x05\xff\xff\xff\xff\0\0\0\0",
+    ],
+)
+def test_damaged_exif_data_is_passed_over(tmp_path: Path, exif: bytes, capfd: pytest.CaptureFixture[str]) -> None:
+    plain = io.BytesIO()
+    Image.fromarray(noise()).save(plain, "JPEG")
+    (tmp_path / "plain.jpg").write_bytes(plain.getvalue())
+    (tmp_path / "a.jpg").write_bytes(with_exif(plain.getvalue(), exif))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        decoded = decode_image(tmp_path / "a.jpg", SIZE)
+    assert np.array_equal(decoded, decode_image(tmp_path / "plain.jpg", SIZE))
+    assert capfd.readouterr() == ("", "")
+
+
 # --- bad files
 
 
@@ -221,8 +263,29 @@ def test_files_that_are_no_images(tmp_path: Path) -> None:
     assert "not an image" in reason(tmp_path / "text.png")
     assert "empty" in reason(tmp_path / "empty.png")
     assert "not an image" in reason(tmp_path / "script.jpg")
-    assert "directory" in reason(tmp_path / "folder.png")
+    assert "folder" in reason(tmp_path / "folder.png")
     assert "No such file" in reason(tmp_path / "gone.png")
+
+
+def test_files_that_must_not_be_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.png")
+    (tmp_path / "zeros.png").symlink_to("/dev/zero")
+    (tmp_path / "huge.bmp").touch()
+    os.truncate(tmp_path / "huge.bmp", 900_000_000)
+    assert "not a file" in reason(tmp_path / "pipe.png")
+    assert "not a file" in reason(tmp_path / "zeros.png")
+    assert "900 MB" in reason(tmp_path / "huge.bmp")
+
+
+@pytest.mark.parametrize("compression", ["tiff_lzw", "tiff_deflate", "jpeg"])
+def test_the_tiff_library_keeps_quiet(tmp_path: Path, compression: str, capfd: pytest.CaptureFixture[str]) -> None:
+    Image.fromarray(noise(40, 40)).save(tmp_path / "a.tif", compression=compression)
+    content = bytearray((tmp_path / "a.tif").read_bytes())
+    for place in range(20, 900, 7):
+        content[place] ^= 0x55
+    (tmp_path / "a.tif").write_bytes(content)
+    assert reason(tmp_path / "a.tif")
+    assert capfd.readouterr() == ("", "")
 
 
 def write_png_header(target: Path, width: int, height: int) -> None:
@@ -244,3 +307,18 @@ def test_the_limit_on_pixels_is_ours_and_silent(tmp_path: Path) -> None:
         write_png_header(tmp_path / "large.png", 9_900, 10_000)
         assert "truncated" in reason(tmp_path / "large.png")
     assert limit == Image.MAX_IMAGE_PIXELS
+
+
+def test_threads_share_our_settings_of_pillow_and_put_them_back(tmp_path: Path) -> None:
+    Image.fromarray(noise(50, 50)).save(tmp_path / "small.png")
+    write_png_header(tmp_path / "large.png", 9_900, 10_000)
+    limit, filters = Image.MAX_IMAGE_PIXELS, list(warnings.filters)
+
+    def decode(turn: int) -> str:
+        return reason(tmp_path / "large.png") if turn % 2 else str(decode_image(tmp_path / "small.png", SIZE).sum())
+
+    with ThreadPoolExecutor(4) as threads:
+        results = list(threads.map(decode, range(1000)))
+    assert len(set(results[::2])) == 1
+    assert all("truncated" in result for result in results[1::2])
+    assert limit == Image.MAX_IMAGE_PIXELS and list(warnings.filters) == filters

@@ -1,52 +1,25 @@
-"""The store of decoded images among others: processes that load at once or die, full disks, files that change."""
+"""The store of decoded images among others: processes that load at once or are killed, full disks, memory."""
 
 import multiprocessing
 import os
-import re
 import resource
-import shutil
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from PIL import Image
+from noise_images import SIZE, assert_images, load_folder, prepare_folder, save, save_many
 
-from triplee.data.pool import Pool
-from triplee.data.prepare import load_folder
+from triplee.data.folder import list_images
+from triplee.data.prepare import prepare
+from triplee.data.store import BLOCK
 from triplee.settings import InputError
 
-SIZE = 8
+pytestmark = pytest.mark.usefixtures("cache")
 
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("TRIPLEE_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    """Eight grey images, a/x/0.png to a/x/7.png, image i of grey 10·i."""
-    for index in range(8):
-        save(tmp_path / f"data/a/x/{index}.png", 10 * index)
-    return tmp_path / "data"
-
-
-def save(target: Path, grey: int) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    Image.new("L", (SIZE, SIZE), grey).save(target)
-
-
-def assert_all_images(pool: Pool) -> None:
-    expected = 10 * np.arange(8).reshape(8, 1, 1, 1)
-    assert pool.images_NCHW.shape == (8, 3, SIZE, SIZE) and (pool.images_NCHW.numpy() == expected).all()
-
-
-def leftovers(cache: Path) -> list[str]:
-    return [file.name for file in (cache / "folders").iterdir() if file.suffix != ".lock"]
+MANY = 3 * BLOCK + 10
 
 
 def in_process(work: Callable[[], Any]) -> Callable[[], Any]:
@@ -81,35 +54,42 @@ def wait_for(flag: Path) -> None:
         time.sleep(0.01)
 
 
-def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path: Path, cache: Path) -> None:
-    num_images = 16 * (2 * (os.cpu_count() or 1) + 3)  # more than may be under way when the first is done
-    save(tmp_path / "data/a/x/00000.png", 0)
-    for index in range(1, num_images):
-        shutil.copy(tmp_path / "data/a/x/00000.png", tmp_path / f"data/a/x/{index:05}.png")
-    last = tmp_path / f"data/a/x/{num_images - 1:05}.png"
-    with pytest.raises(InputError, match=re.escape(f"{last} changed while it was read")):
-        load_folder(tmp_path / "data", SIZE, on_progress=lambda done, _: save(last, 1) if done == 1 else None)
-    assert leftovers(cache) == []
+def kill_at(root: Path, num_images: int) -> Path:
+    """Kills a process that prepares `root` once it is that far; the folder of what it leaves."""
+
+    def kill(done: int, _: int) -> None:
+        if done >= num_images:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    with pytest.raises(EOFError):
+        in_process(lambda: prepare(list_images(root), SIZE, kill))()
+    (unfinished,) = Path(os.environ["TRIPLEE_CACHE"]).glob("folders/*/unfinished.jsonl")
+    assert not (unfinished.parent / "manifest.jsonl").exists()
+    return unfinished.parent
+
+
+def contents(entry: Path) -> list[str]:
+    return sorted(file.name.split("-")[0] for file in entry.iterdir())
+
+
+WHOLE = ["lock", "manifest.jsonl", "pixels"]
 
 
 def test_of_two_processes_one_decodes_and_the_other_waits_for_it(root: Path, tmp_path: Path) -> None:
     def load_first() -> tuple[str, int]:
-        decoded: list[int] = []
-
         def slow(done: int, _: int) -> None:
-            decoded.append(done)
-            if done == 1:
-                (tmp_path / "first is decoding").touch()
-                wait_for(tmp_path / "second is loading")
-                time.sleep(0.5)
+            (tmp_path / "first is decoding").touch()
+            wait_for(tmp_path / "second is loading")
+            time.sleep(0.5)
 
-        return load_folder(root, SIZE, on_progress=slow).fingerprint, len(decoded)
+        prepared = prepare(list_images(root), SIZE, slow)
+        return prepared.fingerprint, prepared.num_decoded
 
     def load_second() -> tuple[str, int]:
-        decoded: list[int] = []
         wait_for(tmp_path / "first is decoding")
         (tmp_path / "second is loading").touch()
-        return load_folder(root, SIZE, on_progress=lambda done, _: decoded.append(done)).fingerprint, len(decoded)
+        prepared = prepare_folder(root)
+        return prepared.fingerprint, prepared.num_decoded
 
     first, second = in_process(load_first), in_process(load_second)
     (first_print, first_decoded), (second_print, second_decoded) = first(), second()
@@ -117,43 +97,99 @@ def test_of_two_processes_one_decodes_and_the_other_waits_for_it(root: Path, tmp
     assert first_print == second_print
 
 
-def test_what_a_killed_process_leaves_is_never_taken_and_cleared_away(root: Path, cache: Path) -> None:
-    def die(done: int, _: int) -> None:
-        if done == 5:
-            os._exit(1)
+def test_after_a_kill_prepare_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    root = save_many(tmp_path / "data", MANY)
+    entry = kill_at(root, 2 * BLOCK + 16)
+    calls: list[int] = []
+    prepared = prepare(list_images(root), SIZE, lambda done, _: calls.append(done))
+    assert prepared.num_decoded == MANY - 2 * BLOCK
+    assert calls[0] == 2 * BLOCK + 16
+    assert_images(load_folder(root), list(range(MANY)))
+    assert contents(entry) == WHOLE
+
+
+@pytest.mark.parametrize("num_lost", [1, 2])
+@pytest.mark.parametrize("file", ["unfinished.jsonl", "pixels-*.u8"])
+def test_what_a_power_cut_loses_is_decoded_again(tmp_path: Path, file: str, num_lost: int) -> None:
+    root = save_many(tmp_path / "data", MANY)
+    entry = kill_at(root, 2 * BLOCK + 16)
+    (torn,) = entry.glob(file)
+    if file.startswith("pixels"):
+        with torn.open("r+b") as pixels:  # a hole, as a file system leaves it that had written the length alone
+            pixels.seek((3 - num_lost) * BLOCK * SIZE * SIZE * 3 - 1)
+            pixels.write(b"\0\0")
+    else:
+        lines = torn.read_bytes().splitlines(keepends=True)
+        torn.write_bytes(b"".join(lines[:-num_lost]) + lines[-num_lost][:-2])
+    assert prepare_folder(root).num_decoded == MANY - (2 - num_lost) * BLOCK
+    assert_images(load_folder(root), list(range(MANY)))
+    assert contents(entry) == WHOLE
+
+
+def test_changes_since_a_kill_are_noticed(tmp_path: Path) -> None:
+    root = save_many(tmp_path / "data", MANY)
+    kill_at(root, 2 * BLOCK + 16)
+    save(root / f"a/x/{BLOCK + 5:04}.bmp", 5000)
+    assert prepare_folder(root).num_decoded == MANY - BLOCK
+    assert_images(load_folder(root), [*range(BLOCK + 5), 5000, *range(BLOCK + 6, MANY)])
+
+
+def test_a_kill_leaves_the_store_of_before_in_use(root: Path) -> None:
+    before = prepare_folder(root)
+    save(root / "a/x/2.png", 8)
+
+    def kill(*_: int) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
 
     with pytest.raises(EOFError):
-        in_process(lambda: load_folder(root, SIZE, on_progress=die))()
-    assert leftovers(cache) != []
-    pool = load_folder(root, SIZE)
-    assert_all_images(pool)
-    assert leftovers(cache) == [pool.fingerprint]
+        in_process(lambda: prepare(list_images(root), SIZE, kill))()
+    (root / "a/x/2.png").unlink()
+    assert (again := prepare_folder(root)).num_decoded == 0
+    assert (again.fingerprint, again.manifest.pixels) == (before.fingerprint, before.manifest.pixels)
+    save(root / "a/x/2.png", 8)
+    assert_images(load_folder(root), [0, 1, 8, 2, 3, 4, 5, 6, 7])
+    assert contents(before.entry) == WHOLE
 
 
-def test_a_full_disk_is_one_line_and_leaves_nothing(root: Path, cache: Path) -> None:
-    def load_with_little_room() -> str:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))  # Python ignores the signal: writing more is an OSError
-        return load_folder(root, SIZE).fingerprint
+def test_a_file_that_changes_meanwhile_is_noticed_next_time(tmp_path: Path) -> None:
+    root = save_many(tmp_path / "data", 40)
+    prepare(list_images(root), SIZE, lambda done, _: save(root / "a/x/0000.bmp", 5000) if done == 16 else None)
+    assert prepare_folder(root).num_decoded == 1
+    assert_images(load_folder(root), [5000, *range(1, 40)])
 
-    message = in_process(load_with_little_room)()
+
+def test_a_full_disk_is_one_line_and_what_is_done_is_kept(tmp_path: Path, cache: Path) -> None:
+    root = save_many(tmp_path / "data", MANY)
+    room = 2 * BLOCK * 3 * SIZE * SIZE + 1000
+
+    def prepare_with_little_room() -> str:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (room, room))  # Python ignores the signal: writing more is an OSError
+        return prepare_folder(root).fingerprint
+
+    message = in_process(prepare_with_little_room)()
     assert "cannot keep decoded images in" in message and str(cache) in message and "TRIPLEE_CACHE" in message
     assert "File too large" in message and "\n" not in message
-    assert leftovers(cache) == []
-    assert_all_images(load_folder(root, SIZE))
+    assert not list(cache.rglob("manifest.jsonl"))
+    assert prepare_folder(root).num_decoded == MANY - 2 * BLOCK
+    assert_images(load_folder(root), list(range(MANY)))
 
 
 def test_a_store_that_cannot_be_made(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("TRIPLEE_CACHE", str(tmp_path / "file/cache"))
     with pytest.raises(InputError) as refused:
-        load_folder(root, SIZE)
+        prepare_folder(root)
     message = str(refused.value)
     assert str(tmp_path / "file/cache") in message and "Not a directory" in message and "TRIPLEE_CACHE" in message
 
 
-def test_a_stored_pool_is_read_without_a_lock(root: Path, cache: Path) -> None:
-    first = load_folder(root, SIZE)
-    lock = cache / "folders" / f"{first.fingerprint}.lock"
-    lock.unlink()
-    lock.mkdir()  # nobody can lock a folder, as in a store that others may only read
-    assert_all_images(load_folder(root, SIZE))
+def test_a_stored_pool_is_read_from_a_cache_that_cannot_be_written(settled_root: Path) -> None:
+    entry = prepare_folder(settled_root).entry
+    os.utime(settled_root / "a/x/0.png", ns=(0, 10**18))
+    time.sleep(0.15)  # its new times would now be kept
+    (entry / "lock").unlink()
+    (entry / "lock").mkdir()  # nobody can lock a folder, nor write anything that needs the lock
+    assert_images(load_folder(settled_root), [0, 1, 2, 3, 4, 5, 6, 7])
+    save(settled_root / "a/x/0.png", 8)
+    with pytest.raises(InputError, match="cannot keep decoded images"):
+        load_folder(settled_root)

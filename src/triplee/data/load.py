@@ -2,25 +2,54 @@
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
+from triplee.data.catalog import benchmark_names, find_benchmark
+from triplee.data.folder import ImageFolder, list_images
+from triplee.data.locate import list_benchmark
 from triplee.data.pool import Pool
-from triplee.data.prepare import load_folder
-from triplee.settings import InputError, nearest
+from triplee.data.prepare import load_images
+from triplee.settings import InputError, data_root, nearest
 
-NAMES = ("digits",)
+EMBEDDED = "digits"
+FOLDER_RECIPE = "pacs-resnet18-short"  # for pictures of anything, on a budget
 
 
 def load_data(
-    data: str, image_size: int, skip_bad: bool = False, on_progress: Callable[[int, int], None] | None = None
+    data: str,
+    image_size: int,
+    *,
+    root: Path | None = None,
+    skip_bad: bool = False,
+    on_progress: Callable[[int, int], None] | None = None,
 ) -> Pool:
-    """The pool of `data`: `digits`, or a folder `<domain>/<class>/<image>` (write ./digits for one of that name)."""
-    if data == "digits":
+    """The pool of `data`: `digits`, a benchmark under `root`, or a folder `<domain>/<class>/<image>`."""
+    if data == EMBEDDED:
         from triplee.data.digits import load_digits  # only here: a folder needs none of what the digits import
 
         return load_digits(image_size)
+    folder = list_data(data, root)
+    if data not in benchmark_names():
+        return load_images(folder, str(folder.root), image_size, skip_bad, on_progress)
+    pool = load_images(folder, data, image_size, skip_bad, on_progress)
+    return replace(pool, root=str((root or data_root()).absolute()))
+
+
+def list_data(data: str, root: Path | None = None) -> ImageFolder:
+    """The image files of a benchmark under `root` or of a folder (write ./pacs for a folder of a benchmark's name)."""
+    if data in benchmark_names():
+        return list_benchmark(find_benchmark(data), (root or data_root()).absolute())
     folder = Path(data).expanduser()
     if not data or not os.access(folder, os.F_OK):
-        raise InputError(f"data {data!r} is neither a known name nor an existing folder: {nearest(data, NAMES)}")
+        names = [EMBEDDED, *benchmark_names()]
+        raise InputError(f"data {data!r} is neither a known name nor an existing folder: {nearest(data, names)}")
     # In full, so that a run finds its data again from another working folder.
-    return load_folder(folder.absolute(), image_size, skip_bad, on_progress)
+    return list_images(folder.absolute())
+
+
+def default_recipe(data: str) -> str:
+    """The recipe to take for `data` when none is named."""
+    if data == EMBEDDED:
+        return "digits-triplee-fourier"
+    return find_benchmark(data).recipe if data in benchmark_names() else FOLDER_RECIPE

@@ -1,242 +1,317 @@
-"""Prepare: decode every image of a folder once, squashed to image_size², and keep the result.
+"""Prepare: decode every image of a folder once, squashed to image_size², and keep the result (data/store.py).
 
-Comes in: a folder (data/folder.py). Goes out: a Pool; a second load of the same files reads the stored pixels.
-The store is `<cache>/folders/<key>/`: `pixels.u8`, the good images one after another, and `manifest.json`, which are
-bad. The key hashes paths, file bytes and size. Axes: N images, C channels, H height, W width.
+Comes in: an ImageFolder. Goes out: a Pool. A later load compares file times, reads again only the files whose times do
+not vouch for them, and decodes only content it has not stored. Labels and splits are the folder's, never the store's.
+Axes: N images of the folder, R rows of pixels, T file times.
 """
 
+import contextlib
 import hashlib
-import io
-import json
 import os
-import shutil
-import threading
 import zlib
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from filelock import FileLock
-from PIL import Image, ImageOps, UnidentifiedImageError
+from filelock import FileLock, Timeout
 
-from triplee.data.folder import ImageFolder, list_images
-from triplee.data.pool import Pool
+from triplee.data.changes import all_file_times, count_unchanged, digest_of, file_times, read_or_bad
+from triplee.data.decode import BadImage, decode_content
+from triplee.data.folder import ImageFolder
+from triplee.data.pool import MappedImages, Pool
+from triplee.data.store import (
+    UNKNOWN,
+    VERSION,
+    Build,
+    FileTimes,
+    Manifest,
+    Record,
+    Rows,
+    read_manifest,
+    read_store,
+    remove_pixels,
+    rewrite_manifest,
+)
+from triplee.data.threads import in_threads
 from triplee.settings import InputError, cache_folder
 
-MAX_PIXELS = 100_000_000
+RESIDENT_SHARE = 0.5  # of the memory available: more images than fit in there stay on disk
 
-_VERSION = 1  # raise it with any change to what is decoded or how it is stored: other versions are not read
-# By content, not by name: many a GIF is called .jpg. Not all of Pillow's formats: some start other programs (EPS).
-_FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF")
-_BLOCK = 16  # images per task: handing one small image to a thread costs more than decoding it
-_OPENING = threading.Lock()
+_TASK_BYTES = 4 << 20
+_SHOWN = 3  # names of images left out
 
-T = TypeVar("T")
 Progress = Callable[[int, int], None]
 
 
-class BadImage(InputError):
-    """An image file that cannot be used, and why."""
+@dataclass(frozen=True)
+class Prepared:
+    """A folder's images as they are stored under `entry`."""
 
-    def __init__(self, source: Path, reason: str):
-        super().__init__(f"cannot read image {source}: {reason}")
-        self.reason = reason
+    entry: Path
+    manifest: Manifest
+    fingerprint: str  # of keys, splits and content, wherever they lie
+    num_decoded: int  # by this call
+
+    @property
+    def rows(self) -> np.ndarray:
+        """The image of each row of pixels, ascending positions in the folder."""
+        return self.manifest.good_R
+
+    @property
+    def bad(self) -> dict[int, str]:
+        """The images that cannot be read, by position in the folder, and why."""
+        return self.manifest.bad
+
+    @property
+    def num_reused(self) -> int:
+        return len(self.manifest.names) - self.num_decoded
 
 
-def decode_image(source: Path, image_size: int) -> np.ndarray:
-    """The upright RGB image as uint8 (3,H,W), H = W = `image_size`; BadImage when it cannot be read."""
-    return _decode(source, _read(source), image_size)
+def load_images(
+    folder: ImageFolder, name: str, image_size: int, skip_bad: bool = False, on_progress: Progress | None = None
+) -> Pool:
+    """The pool of a folder, decoded as far as it is not stored; a bad image is an InputError unless it may be skipped.
+
+    The images are in memory when they fit well, else on disk. `on_progress`: see `prepare`.
+    """
+    for attempt in (prepare, prepare, _rebuild):
+        prepared = attempt(folder, image_size, on_progress)
+        _refuse_bad(folder, prepared.bad, skip_bad)
+        images_NCHW = _read_images(prepared, image_size)
+        if images_NCHW is not None:  # else replaced by another process since, or damaged
+            return Pool(
+                name=name,
+                images_NCHW=images_NCHW,
+                labels_N=folder.labels_N[prepared.rows],
+                domains_N=folder.domains_N[prepared.rows],
+                split_N=folder.split_N[prepared.rows],
+                classes=folder.classes,
+                domains=folder.domains,
+                fingerprint=prepared.fingerprint,
+                skipped=len(prepared.bad),
+                notes=(*folder.notes, *_describe_bad(folder, prepared.bad)),
+            )
+    raise _damaged(_entry(folder, image_size))
 
 
-def load_folder(root: Path, image_size: int, skip_bad: bool = False, on_progress: Progress | None = None) -> Pool:
-    """The pool of a folder. `on_progress(done, total)` is told of each image decoded, not of those already stored."""
-    folder = list_images(root)
-    digests = list(_in_threads(lambda index: _digest(_read(folder.files[index].path)), len(folder.files)))
-    key = _content_key(folder, digests, image_size)
-    images_NCHW, bad = _prepare(folder, digests, image_size, cache_folder() / "folders" / key, on_progress)
+def prepare(folder: ImageFolder, image_size: int, on_progress: Progress | None = None) -> Prepared:
+    """Decodes what is not stored yet. `on_progress(done, total)` is told of it every few images, if there is any."""
+    # Read before locking: a store is whole from the moment it has its name, and the cache may be read-only.
+    entry = _entry(folder, image_size)
+    stored = read_store(entry, image_size)
+    if stored and (current := _bring_up_to_date(folder, stored)):
+        if not np.array_equal(current.times_NT, stored.times_NT):
+            _keep_times(entry, current)
+        return Prepared(entry, current, _fingerprint(folder, current, image_size), num_decoded=0)
+    return _build(folder, image_size, on_progress)
+
+
+def available_memory() -> int:
+    """Bytes that this process may still take: what the machine has left, or the limit of its control group."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        available = next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable")) * 1024
+    except (OSError, StopIteration):  # not Linux
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    with contextlib.suppress(OSError):
+        group = Path("/sys/fs/cgroup") / Path("/proc/self/cgroup").read_text().rsplit("::/", 1)[-1].strip()
+        for folder in (group, *group.parents):
+            with contextlib.suppress(OSError, ValueError):  # ValueError: "max", which is no limit
+                available = min(available, int((folder / "memory.max").read_text()))
+    return available
+
+
+def _entry(folder: ImageFolder, image_size: int) -> Path:
+    place = f"{VERSION}\0{image_size}\0".encode() + os.fsencode(folder.root.resolve())
+    return cache_folder() / "folders" / hashlib.blake2b(place, digest_size=16).hexdigest()
+
+
+def _fingerprint(folder: ImageFolder, manifest: Manifest, image_size: int) -> str:
+    content = hashlib.blake2b(f"triplee folder {VERSION}, {image_size} pixels".encode(), digest_size=16)
+    content.update(os.fsencode("\0".join(folder.image_keys())))
+    content.update(folder.split_N.tobytes() + manifest.digests_ND.tobytes())
+    return content.hexdigest()
+
+
+def _bring_up_to_date(folder: ImageFolder, stored: Manifest) -> Manifest | None:
+    """The manifest with the file times of today, when it holds of the folder as it is; else None."""
+    if stored.names != list(folder.names):
+        return None
+    unchanged, times_NT = count_unchanged(folder, stored)
+    return replace(stored, times_NT=times_NT) if unchanged == len(folder) else None
+
+
+def _keep_times(entry: Path, current: Manifest) -> None:
+    """Saves the next load from reading the same files again, where that can be done without waiting."""
+    with contextlib.suppress(OSError, Timeout), FileLock(entry / "lock", timeout=0):
+        now = read_manifest(entry / "manifest.jsonl")
+        if now and now.pixels == current.pixels:
+            rewrite_manifest(entry, current)
+
+
+def _build(folder: ImageFolder, image_size: int, on_progress: Progress | None, rebuild: bool = False) -> Prepared:
+    """Stores the folder as it is now. `rebuild`: even if the store there says that it is."""
+    entry = _entry(folder, image_size)
+    try:
+        entry.mkdir(parents=True, exist_ok=True)
+        with FileLock(entry / "lock"):
+            stored = read_store(entry, image_size)
+            if stored and not rebuild and (current := _bring_up_to_date(folder, stored)):
+                return Prepared(entry, current, _fingerprint(folder, current, image_size), num_decoded=0)
+            num_decoded = _write_store(folder, image_size, entry, stored, on_progress)
+            manifest = read_store(entry, image_size)
+    except (OSError, NotImplementedError) as error:  # the latter where a file system has no locks
+        raise InputError(
+            f"cannot keep decoded images in {cache_folder()}: {getattr(error, 'strerror', None) or error}:"
+            " make room there, or set TRIPLEE_CACHE to another folder"
+        ) from None
+    if manifest is None:
+        raise _damaged(entry)
+    return Prepared(entry, manifest, _fingerprint(folder, manifest, image_size), num_decoded)
+
+
+def _rebuild(folder: ImageFolder, image_size: int, on_progress: Progress | None) -> Prepared:
+    return _build(folder, image_size, on_progress, rebuild=True)
+
+
+def _damaged(entry: Path) -> InputError:
+    return InputError(f"decoded images in {entry} came back damaged: set TRIPLEE_CACHE to a folder on another disk")
+
+
+def _write_store(
+    folder: ImageFolder, image_size: int, entry: Path, stored: Manifest | None, on_progress: Progress | None
+) -> int:
+    """Builds the next store, of the one there and of one left unfinished as far as they go; how many it decoded."""
+    row_bytes = 3 * image_size**2
+    unfinished = read_manifest(entry / "unfinished.jsonl")
+    kept = _count_kept(folder, unfinished, image_size) if unfinished else 0
+    in_use = {stored.pixels.name} if stored else set()
+    remove_pixels(entry, but=in_use | {unfinished.pixels.name} if unfinished and kept else in_use)
+    num_decoded = 0
+    with Build(entry, unfinished, kept, row_bytes) as build:
+        images = _make_images(folder, image_size, kept, stored)
+        with contextlib.closing(images):
+            for record, pixels, is_decoded in images:
+                build.add(record, pixels)
+                num_decoded += is_decoded
+                if on_progress and (build.num_images % 16 == 0 or build.num_images == len(folder)):
+                    on_progress(build.num_images, len(folder))
+        build.finish()
+    return num_decoded
+
+
+def _count_kept(folder: ImageFolder, unfinished: Manifest, image_size: int) -> int:
+    """How many images of a build cut off are still right, in whole blocks."""
+    unchanged, _ = count_unchanged(folder, unfinished)
+    try:
+        intact = Rows(unfinished, image_size).num_intact(unchanged)
+    except OSError:
+        return 0
+    return max((images for images, _ in unfinished.block_ends if images <= intact), default=0)
+
+
+class _Image(NamedTuple):
+    record: Record
+    pixels: bytes | memoryview | None
+    is_decoded: bool
+
+
+class _Known:
+    """The images of the store that is there, by name and by content."""
+
+    def __init__(self, stored: Manifest, image_size: int) -> None:
+        self._stored, self._rows = stored, Rows(stored, image_size)
+        self._place_of_name = {name: place for place, name in enumerate(stored.names)}
+        self.place_of_digest = {digest.tobytes(): place for place, digest in enumerate(stored.digests_ND)}
+
+    def find_vouched(self, names: Sequence[str], times_NT: np.ndarray) -> np.ndarray:
+        """The place in the store of each file that its times vouch for, else −1."""
+        place_N = np.array([self._place_of_name.get(name, -1) for name in names], np.int64)
+        vouched_N = (self._stored.times_NT[place_N] == times_NT).all(1) & (times_NT[:, 0] >= 0)
+        return np.where(vouched_N, place_N, -1)
+
+    def copy(self, place: int, name: str, times: FileTimes) -> _Image | None:
+        """The image at `place`, for a file with that content; None when it is damaged."""
+        record = self._stored.record(place)._replace(name=name, times=times)
+        pixels = None if record.bad else self._rows.read(place)
+        return None if pixels is None and not record.bad else _Image(record, pixels, is_decoded=False)
+
+
+def _make_images(
+    folder: ImageFolder, image_size: int, start: int, stored: Manifest | None
+) -> Generator[_Image, None, None]:
+    """Record and pixels of each image from `start` on: from the store when it has that content, else decoded."""
+    known = _Known(stored, image_size) if stored else None
+
+    def read_and_make(index: int) -> _Image:
+        name, source = folder.names[index], folder.path(index)
+        times = file_times(source)
+        content = read_or_bad(source)
+        digest = digest_of(content)
+        place = known.place_of_digest.get(digest) if known else None
+        if known and place is not None and (image := known.copy(place, name, times)):
+            return image
+        try:
+            if isinstance(content, BadImage):
+                raise content
+            pixels = decode_content(source, content, image_size).data.cast("B")
+        except BadImage as bad:
+            return _Image(Record(name, times, digest, 0, bad.reason), None, is_decoded=True)
+        return _Image(Record(name, times, digest, zlib.crc32(pixels), None), pixels, is_decoded=True)
+
+    place_N, times_NT = np.full(len(folder), -1), np.empty((len(folder), len(UNKNOWN)), np.int64)
+    if known:
+        times_NT[start:] = all_file_times(folder, start, len(folder))
+        place_N[start:] = known.find_vouched(folder.names[start:], times_NT[start:])
+    unvouched = start + np.flatnonzero(place_N[start:] < 0)
+    per_task = max(1, min(16, _TASK_BYTES // (3 * image_size**2)))
+    made = in_threads(lambda turn: read_and_make(unvouched[turn]), len(unvouched), per_task)
+    with contextlib.closing(made):
+        for index in range(start, len(folder)):
+            # Copied here, not in the threads: it takes so little time that handing it over would take more.
+            if known and place_N[index] >= 0:
+                image = known.copy(place_N[index], folder.names[index], FileTimes(*times_NT[index].tolist()))
+                yield image or read_and_make(index)
+            else:
+                yield next(made)
+
+
+def _read_images(prepared: Prepared, image_size: int) -> torch.Tensor | MappedImages | None:
+    """The stored images, in memory or on disk; None when they are damaged."""
+    manifest, shape = prepared.manifest, (len(prepared.rows), 3, image_size, image_size)
+    try:
+        if np.prod(shape) > RESIDENT_SHARE * available_memory():
+            return MappedImages(manifest.pixels, shape)
+        pixels = Rows(manifest, image_size).read_all()
+    except OSError:
+        return None
+    return None if pixels is None else torch.from_numpy(pixels).view(shape)
+
+
+def _refuse_bad(folder: ImageFolder, bad: dict[int, str], skip_bad: bool) -> None:
     if bad and not skip_bad:
         first = next(iter(bad))
         raise InputError(
-            f"{BadImage(folder.files[first].path, bad[first])} ({len(bad)} bad in all):"
+            f"{BadImage(folder.path(first), bad[first])} ({len(bad)} bad in all):"
             " repair or remove what is bad, or leave it out with --skip-bad"
         )
-    files = [file for index, file in enumerate(folder.files) if index not in bad]
-    labels_N = np.array([file.label for file in files], np.int64)
-    domains_N = np.array([file.domain for file in files], np.int64)
-    for kind, names, index_N in (("domain", folder.domains, domains_N), ("class", folder.classes, labels_N)):
-        if lost := [name for index, name in enumerate(names) if index not in index_N]:
-            raise InputError(f"{kind} {lost[0]!r} of {root} has only bad images: repair them or remove the {kind}")
-    return Pool(
-        name=str(root),
-        images_NCHW=torch.from_numpy(images_NCHW),
-        labels_N=labels_N,
-        domains_N=domains_N,
-        split_N=np.array([file.split for file in files], np.int8),
-        classes=folder.classes,
-        domains=folder.domains,
-        fingerprint=key,
-        skipped=len(bad),
-    )
+    good = np.setdiff1d(np.arange(len(folder)), list(bad))
+    for kind, names, index_N in (
+        ("domain", folder.domains, folder.domains_N),
+        ("class", folder.classes, folder.labels_N),
+    ):
+        num_good = np.bincount(index_N[good], minlength=len(names))
+        if not num_good.all():
+            name = names[int(num_good.argmin())]
+            raise InputError(f"{kind} {name!r} of {folder.root} has only bad images: repair them or remove the {kind}")
 
 
-def _read(source: Path) -> bytes | BadImage:
-    try:
-        return source.read_bytes()
-    except OSError as error:
-        return BadImage(source, error.strerror or str(error))
-
-
-def _digest(content: bytes | BadImage) -> bytes:
-    """A hash of the file, or of the reason why it cannot be read, so that it is tried again once it can."""
-    hashed = f"unreadable: {content.reason}".encode() if isinstance(content, BadImage) else content
-    return hashlib.blake2b(hashed, digest_size=16).digest()
-
-
-def _content_key(folder: ImageFolder, digests: Sequence[bytes], image_size: int) -> str:
-    key = hashlib.blake2b(f"triplee folder {_VERSION}, {image_size} pixels".encode(), digest_size=16)
-    for file, digest in zip(folder.files, digests, strict=True):
-        key.update(os.fsencode(file.path.relative_to(folder.root).as_posix()) + b"\0" + digest)
-    return key.hexdigest()
-
-
-def _decode(source: Path, content: bytes | BadImage, image_size: int) -> np.ndarray:
-    if isinstance(content, BadImage):
-        raise content
-    if not content:
-        raise BadImage(source, "the file is empty")
-    try:
-        with _open(content) as image:
-            if image.width * image.height > MAX_PIXELS:
-                raise BadImage(source, f"{image.width} × {image.height} is over {MAX_PIXELS // 10**6} megapixels")
-            if image.mode == "F":
-                raise BadImage(source, "floating-point pixels have no agreed range, save it with 8 or 16 bits")
-            rgb = _to_rgb(ImageOps.exif_transpose(image))
-    except (BadImage, MemoryError):
-        raise
-    except UnidentifiedImageError:
-        raise BadImage(source, "not an image, or its start is damaged") from None
-    except Exception as error:  # Pillow's decoders meet damaged files with errors of a dozen kinds
-        raise BadImage(source, " ".join(str(error).split()) or type(error).__name__) from None
-    if rgb.size != (image_size, image_size):
-        rgb = rgb.resize((image_size, image_size), Image.Resampling.BILINEAR)
-    return np.ascontiguousarray(np.asarray(rgb).transpose(2, 0, 1))
-
-
-def _open(content: bytes) -> Image.Image:
-    """Reads the header only. Pillow's own limit is global and lower than ours: lifted here, and put back for others."""
-    with _OPENING:
-        limit, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
-        try:
-            return Image.open(io.BytesIO(content), formats=_FORMATS)
-        finally:
-            Image.MAX_IMAGE_PIXELS = limit
-
-
-def _to_rgb(image: Image.Image) -> Image.Image:
-    if image.mode.startswith("I"):  # 16-bit grey; Pillow's own conversion clips at 255 instead of scaling
-        return Image.fromarray((np.asarray(image).clip(0, 65535) >> 8).astype(np.uint8)).convert("RGB")
-    if image.has_transparency_data:
-        layer = image.convert("RGBA")
-        image = Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer)
-    return image.convert("RGB")
-
-
-def _prepare(
-    folder: ImageFolder, digests: Sequence[bytes], image_size: int, entry: Path, on_progress: Progress | None
-) -> tuple[np.ndarray, dict[int, str]]:
-    """The good images (N,3,H,W) and the bad ones (position in `folder.files` → reason), stored under `entry`."""
-    # Read before locking: a stored entry is whole from the moment it has its name, and the store may be read-only.
-    if stored := _read_entry(entry, len(folder.files), image_size):
-        return stored
-    unfinished = entry.with_name(f"{entry.name}.unfinished")
-    try:
-        entry.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(f"{entry}.lock"):
-            if stored := _read_entry(entry, len(folder.files), image_size):
-                return stored
-            try:
-                for rest in (unfinished, entry):  # of a run that was killed; damaged
-                    if rest.exists():
-                        shutil.rmtree(rest)
-                unfinished.mkdir()
-                _write_entry(unfinished, _decode_all(folder, digests, image_size), len(folder.files), on_progress)
-                unfinished.rename(entry)
-            finally:
-                shutil.rmtree(unfinished, ignore_errors=True)
-            stored = _read_entry(entry, len(folder.files), image_size)
-    except OSError as error:
-        raise InputError(
-            f"cannot keep decoded images in {cache_folder()}: {error.strerror or error}:"
-            " make room there, or set TRIPLEE_CACHE to another folder"
-        ) from None
-    if stored is None:
-        raise InputError(f"decoded images in {entry} came back damaged: set TRIPLEE_CACHE to a folder on another disk")
-    return stored
-
-
-def _decode_all(folder: ImageFolder, digests: Sequence[bytes], image_size: int) -> Iterator[np.ndarray | BadImage]:
-    def decode(index: int) -> np.ndarray | BadImage:
-        source = folder.files[index].path
-        content = _read(source)
-        if _digest(content) != digests[index]:
-            raise InputError(f"{source} changed while it was read: load again when nothing writes to {folder.root}")
-        try:
-            return _decode(source, content, image_size)
-        except BadImage as bad:
-            return bad
-
-    return _in_threads(decode, len(folder.files))
-
-
-def _in_threads(work: Callable[[int], T], num_items: int) -> Iterator[T]:
-    """work(0), work(1), … in order. Few blocks are under way at a time, so that results do not fill the memory."""
-
-    def work_block(start: int) -> list[T]:
-        return [work(index) for index in range(start, min(start + _BLOCK, num_items))]
-
-    num_threads = os.cpu_count() or 1
-    pending: deque[Future[list[T]]] = deque()
-    with ThreadPoolExecutor(num_threads) as threads:
-        for start in range(0, num_items, _BLOCK):
-            pending.append(threads.submit(work_block, start))
-            if len(pending) > 2 * num_threads:
-                yield from pending.popleft().result()
-        while pending:
-            yield from pending.popleft().result()
-
-
-def _write_entry(
-    unfinished: Path, images: Iterable[np.ndarray | BadImage], num_images: int, on_progress: Progress | None
-) -> None:
-    bad: list[tuple[int, str]] = []
-    checksum = 0
-    # Written, not memory-mapped: on a full disk a write is an error, a mapped page ends the process.
-    with (unfinished / "pixels.u8").open("wb") as pixels:
-        for index, image in enumerate(images):
-            if isinstance(image, BadImage):
-                bad.append((index, image.reason))
-            else:
-                pixels.write(image.data)
-                checksum = zlib.crc32(image.data, checksum)
-            if on_progress:
-                on_progress(index + 1, num_images)
-    manifest = {"bad": bad, "checksum": zlib.crc32(json.dumps(bad).encode(), checksum)}
-    (unfinished / "manifest.json").write_text(json.dumps(manifest))
-
-
-def _read_entry(entry: Path, num_images: int, image_size: int) -> tuple[np.ndarray, dict[int, str]] | None:
-    """What `_write_entry` stored; None when it is not there or damaged."""
-    try:
-        manifest = json.loads((entry / "manifest.json").read_text())
-        bad = manifest["bad"]
-        shape = (num_images - len(bad), 3, image_size, image_size)
-        pixels = np.fromfile(entry / "pixels.u8", np.uint8)
-        if zlib.crc32(json.dumps(bad).encode(), zlib.crc32(pixels.data)) != manifest["checksum"]:
-            return None
-        return pixels.reshape(shape), {index: reason for index, reason in bad}
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+def _describe_bad(folder: ImageFolder, bad: dict[int, str]) -> list[str]:
+    if not bad:
+        return []
+    shown = [f"{folder.names[index]} ({reason})" for index, reason in list(bad.items())[:_SHOWN]]
+    more = f" and {len(bad) - _SHOWN:,} more" if len(bad) > _SHOWN else ""
+    return [f"left out {len(bad):,} bad images: {', '.join(shown)}{more}"]
