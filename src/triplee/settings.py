@@ -10,7 +10,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+BACKBONES = ("digit-cnn", "resnet18", "resnet50")  # and timm:NAME
+WEIGHT_SUFFIXES = (".pth", ".pt", ".safetensors")
 
 
 class InputError(Exception):
@@ -20,7 +23,8 @@ class InputError(Exception):
 def nearest(name: str, known: Iterable[str]) -> str:
     """The hint that ends an "unknown …" line: the closest known name, or all of them when they are few."""
     options = list(known)
-    close = difflib.get_close_matches(name, options, n=1)
+    close = [option for option in options if name and option.startswith(name)]
+    close = close if len(close) == 1 else difflib.get_close_matches(name, options, n=1)
     if close:
         return f"did you mean {close[0]!r}?"
     return f"known: {', '.join(options)}" if len(options) <= 40 else f"{len(options)} are known"
@@ -33,12 +37,21 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "triplee"
 
 
+def data_root() -> Path:
+    """Where benchmarks are looked for: $TRIPLEE_DATA, else `data` in the working folder."""
+    return Path(os.environ.get("TRIPLEE_DATA") or "data").expanduser()
+
+
 class Recipe(BaseModel):
     """Everything that decides how members train, apart from the data, the target and the seed."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    backbone: Literal["digit-cnn"] = "digit-cnn"
+    backbone: str = Field(default="digit-cnn", description="digit-cnn, resnet18, resnet50 or timm:NAME")
+    weights: str = Field(default="none", description="none, imagenet, or a .pth, .pt or .safetensors file")
+    batch_norm: Literal["trained", "frozen"] = Field(
+        default="trained", description="frozen: the backbone's keeps its pretrained statistics, scale and shift"
+    )
     image_size: int = Field(default=32, ge=8, le=1024)
     epochs: int = Field(default=100, ge=1)
     batch_size: int = Field(default=4, ge=1, le=65536, description="b: samples per batch")
@@ -61,10 +74,26 @@ class Recipe(BaseModel):
     ops_per_view: int = Field(default=1, ge=1, le=14, description="1 = singular; more are applied in a row")
     translate_pixels: int = Field(default=10, ge=0)
     ensemble: Literal["parts", "whole"] = "parts"
-    selection: Literal["source-val", "oracle"] = "source-val"
+    selection: Literal["source-val", "leave-one-out", "oracle"] = Field(
+        default="source-val", description="how the epoch is chosen; oracle looks at the target"
+    )
     precision: Literal["auto", "float32", "bfloat16"] = Field(
         default="auto", description="auto: bfloat16 where it is native"
     )
+
+    @field_validator("backbone")
+    @classmethod
+    def _backbone_is_known(cls, name: str) -> str:
+        if name not in BACKBONES and not (name.startswith("timm:") and name != "timm:"):
+            raise ValueError(f"unknown backbone {name!r}: {nearest(name, [*BACKBONES, 'timm:NAME'])}")
+        return name
+
+    @field_validator("weights")
+    @classmethod
+    def _weights_are_known(cls, name: str) -> str:
+        if name not in ("none", "imagenet") and not name.endswith(WEIGHT_SUFFIXES):
+            raise ValueError(f"{name!r} is neither none, imagenet nor a file ending in {' '.join(WEIGHT_SUFFIXES)}")
+        return name
 
     @model_validator(mode="after")
     def _keys_fit_together(self) -> "Recipe":
@@ -73,6 +102,12 @@ class Recipe(BaseModel):
         if self.supcon_weight > 0 and self.batch_size * self.replay == 1:
             raise ValueError(
                 "supervised contrast needs two views in a batch: raise batch_size or replay, or set supcon_weight=0"
+            )
+        if self.backbone == "digit-cnn" and self.weights == "imagenet":
+            raise ValueError("digit-cnn has no imagenet weights: set weights=none, or backbone=resnet18")
+        if self.batch_norm == "frozen" and self.weights == "none":
+            raise ValueError(
+                "batch_norm=frozen keeps what pretrained weights bring: set weights too, or leave it trained"
             )
         return self
 

@@ -1,1 +1,1 @@
-"""The networks: digit CNN and projection head, built from a recipe."""
+"""The networks: digit CNN, ResNets and timm's models, pretrained weights and projection head, built from a recipe."""

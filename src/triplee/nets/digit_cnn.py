@@ -9,6 +9,7 @@ from torch import Tensor, nn
 class DigitCNN(nn.Module):
     mean = (0.5, 0.5, 0.5)
     std = (0.5, 0.5, 0.5)
+    sizes = (16, 128)  # its features, and with them the head, grow with the square of the size
 
     def __init__(self, image_size: int) -> None:
         super().__init__()

@@ -6,8 +6,12 @@ The head is dropped at test time: `forward` never touches it.
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from triplee.nets.digit_cnn import DigitCNN
+from triplee.nets.resnet import ResNet, resnet18, resnet50
+from triplee.nets.timm_backbone import TimmBackbone
+from triplee.nets.weights import load_weights
 from triplee.seeding import torch_seed
 from triplee.settings import InputError, Recipe
 
@@ -26,12 +30,24 @@ class ProjectionHead(nn.Sequential):
         )
 
 
+def make_backbone(recipe: Recipe) -> DigitCNN | ResNet | TimmBackbone:
+    """The recipe's backbone with random weights."""
+    if recipe.backbone.startswith("timm:"):
+        return TimmBackbone(recipe.backbone.removeprefix("timm:"), recipe.image_size)
+    low, high = DigitCNN.sizes if recipe.backbone == "digit-cnn" else ResNet.sizes
+    if not low <= recipe.image_size <= high:
+        raise InputError(f"image_size {recipe.image_size} does not fit {recipe.backbone}: {low} to {high}")
+    if recipe.backbone == "digit-cnn":
+        return DigitCNN(recipe.image_size)
+    return {"resnet18": resnet18, "resnet50": resnet50}[recipe.backbone]()
+
+
 class Network(nn.Module):
-    """uint8 images in, logits out."""
+    """uint8 images in, logits out. Its weights are random: `build_network` adds pretrained ones."""
 
     def __init__(self, recipe: Recipe, num_classes: int) -> None:
         super().__init__()
-        self.backbone = DigitCNN(recipe.image_size)
+        self.backbone = make_backbone(recipe)
         self.classifier = nn.Linear(self.backbone.num_features, num_classes)
         # Near zero, so that training starts from "all classes alike". With torch's larger default, batches of four
         # samples stay near chance (cross-entropy above 2.2) for 1,600 steps on digits, against 400 (lr 0.01, r = 4).
@@ -42,6 +58,18 @@ class Network(nn.Module):
         mean, std = torch.tensor(self.backbone.mean), torch.tensor(self.backbone.std)
         self.register_buffer("scale", (1 / (255 * std)).view(3, 1, 1), persistent=False)
         self.register_buffer("shift", (-mean / std).view(3, 1, 1), persistent=False)
+        batch_norms = [module for module in self.backbone.modules() if isinstance(module, _BatchNorm)]
+        self.frozen = batch_norms if recipe.batch_norm == "frozen" else []
+        for layer in self.frozen:
+            layer.requires_grad_(False)
+        self.train()
+
+    def train(self, mode: bool = True) -> "Network":
+        """As ever, but frozen batch norm stays with its running statistics."""
+        super().train(mode)
+        for layer in self.frozen:
+            layer.eval()
+        return self
 
     def features(self, images_u8: Tensor) -> Tensor:
         """Pooled features (V, num_features) of clean or augmented images."""
@@ -53,15 +81,21 @@ class Network(nn.Module):
 
     def forward_train(self, images_u8: Tensor) -> tuple[Tensor, Tensor | None]:
         """Logits and, where the recipe contrasts and the batch norm has two views to average, the projection."""
-        features = self.features(images_u8)
+        if len(images_u8) > 1:
+            features = self.features(images_u8)
+        else:  # one view has no spread: batch norm falls back on its running statistics
+            self.backbone.eval()
+            features = self.features(images_u8)
+            self.train()
         project = self.head is not None and len(features) > 1
         return self.classifier(features), self.head(features) if project else None  # pyright: ignore[reportOptionalCall]
 
 
 def build_network(recipe: Recipe, num_classes: int, seed: int, member: int) -> Network:
-    """A member's network with the initial weights of (seed, member), built on the CPU so that devices agree."""
-    if not 16 <= recipe.image_size <= 128:  # its features, and with them its head, grow with the square of the size
-        raise InputError(f"image_size {recipe.image_size} does not fit {recipe.backbone}: 16 to 128")
+    """A member's network, built on the CPU so that devices agree: what is not pretrained comes from (seed, member)."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(torch_seed(seed, "weights", member))
-        return Network(recipe, num_classes).to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+        network = Network(recipe, num_classes)
+        if recipe.weights != "none":
+            load_weights(network.backbone, recipe)
+    return network.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
