@@ -237,7 +237,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 # Where the data lie may change as well: what they are is told by their fingerprint.
-DECIDED_AT_START = ("precision", "version", "data")
+DECIDED_AT_START = ("precision", "version", "data", "root")
 
 
 def changed_keys(stored: dict[str, Any], asked: dict[str, Any]) -> list[str]:

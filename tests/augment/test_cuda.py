@@ -56,8 +56,19 @@ def test_a_member_learns_the_same_there(small: Pool) -> None:
 
 
 def test_a_run_on_the_gpu_is_evaluated_on_the_cpu(small_folder: Path, tmp_path: Path, triplee) -> None:
-    options = ("--set", "image_size=16", "--set", "epochs=2", "--set", "members=2", "--out", tmp_path / "run")
-    trained = triplee("train", small_folder, "--target", "blue", *options, "--device", "cuda")
+    options = (
+        "--recipe",
+        "digits-triplee-fourier",
+        "--set",
+        "image_size=16",
+        "--set",
+        "epochs=2",
+        "--set",
+        "members=2",
+    )
+    trained = triplee(
+        "train", small_folder, "--target", "blue", "--out", tmp_path / "run", *options, "--device", "cuda"
+    )
     assert trained.returncode == 0, trained.stderr
     there = triplee("evaluate", tmp_path / "run", "--device", "cuda")
     here = triplee("evaluate", tmp_path / "run", "--device", "cpu")

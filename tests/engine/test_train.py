@@ -15,7 +15,8 @@ from triplee.data.pool import Pool
 from triplee.data.split import split_pool
 from triplee.engine import train as train_module
 from triplee.engine.loading import load_run
-from triplee.engine.train import Interrupted, best_epoch, train_run
+from triplee.engine.selection import best_epoch
+from triplee.engine.train import Interrupted, train_run
 from triplee.runfolder import RunFolder
 from triplee.settings import InputError, make_recipe
 
@@ -29,7 +30,7 @@ class Silent:
     def __init__(self) -> None:
         self.steps, self.rows = 0, []
 
-    def start(self, first_epoch: int, num_epochs: int, steps_per_epoch: int) -> None:
+    def start(self, first_epoch: int, num_epochs: int, steps_per_epoch: int, part: str = "") -> None:
         self.steps_per_epoch = steps_per_epoch
 
     def step(self, loss: float | None) -> None:
@@ -75,7 +76,7 @@ def test_the_kept_weights_give_the_reported_accuracy(small: Pool, tmp_path: Path
     loaded = load_run(tmp_path / "run", CPU)
     assert loaded.epoch == result["epoch"]
     target_N = split_pool(small, "blue", 0).target_N
-    probabilities = loaded.probabilities(small.images_NCHW[target_N])
+    probabilities = loaded.probabilities(small.images_NCHW, target_N)
     right = probabilities.mean(0).argmax(1).numpy() == small.labels_N[target_N]
     assert 100 * right.mean() == pytest.approx(result["accuracy"])
     assert torch.allclose(probabilities.sum(2), torch.ones(2, len(target_N)), atol=1e-5)

@@ -4,6 +4,8 @@ The host knows which views drew which op, so each op runs once on just its views
 Axes: N pool images, V views, C channels, H height, W width.
 """
 
+from typing import Protocol
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -15,7 +17,15 @@ from triplee.augment.ops import MAX_STRENGTH, OP_TABLE, OPS, argument_of, hue
 from triplee.settings import InputError, nearest
 
 
-def apply_draw(pool_NCHW: Tensor, index_V: np.ndarray, draw: Draw) -> Tensor:
+class Images(Protocol):
+    """What views are made of: a uint8 tensor (N,3,H,W), or what stands in for one that fits no memory."""
+
+    @property
+    def device(self) -> torch.device: ...
+    def __getitem__(self, index: Tensor, /) -> Tensor: ...
+
+
+def apply_draw(pool_NCHW: Images, index_V: np.ndarray, draw: Draw) -> Tensor:
     """The views of pool images `index_V` (one draw each), as uint8 on the pool's device."""
     device = pool_NCHW.device
     views = pool_NCHW[torch.from_numpy(index_V).to(device)]

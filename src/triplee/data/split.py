@@ -23,14 +23,20 @@ class Split:
     source_domains: tuple[str, ...]
     target: str
     warnings: tuple[str, ...]
+    left_out: str | None = None
 
 
-def split_pool(pool: Pool, target: str, seed: int) -> Split:
-    """Train and val of all domains but `target`, as the data set gives them or else 90/10, and all of `target`."""
+def split_pool(pool: Pool, target: str, seed: int, left_out: str | None = None) -> Split:
+    """Train and val of all domains but `target`, as the data set gives them or else 90/10, and all of `target`.
+
+    A domain `left_out` is neither trained nor validated nor tested on: the run's target, while a source is held out.
+    """
     if target not in pool.domains:
         raise InputError(f"unknown target {target!r} in {pool.name}: {nearest(target, pool.domains)}")
-    sources = [index for index, name in enumerate(pool.domains) if name != target]
+    sources = [index for index, name in enumerate(pool.domains) if name not in (target, left_out)]
     if not sources:
+        if left_out:
+            raise InputError(f"leave-one-out holds out a source of {pool.name} as well: add a third domain")
         raise InputError(f"target {target!r} is the only domain of {pool.name}: add a domain to train on")
     drawn = [_split_domain(pool, index, seed) for index in sources]
     train_N = np.sort(np.concatenate([train for train, _ in drawn]))
@@ -42,7 +48,8 @@ def split_pool(pool: Pool, target: str, seed: int) -> Split:
         target_N=np.flatnonzero(pool.domains_N == pool.domains.index(target)),
         source_domains=tuple(pool.domains[index] for index in sources),
         target=target,
-        warnings=_warn(pool, target, train_N, val_N),
+        warnings=_warn(pool, target, left_out, train_N, val_N),
+        left_out=left_out,
     )
 
 
@@ -75,9 +82,11 @@ def _check(pool: Pool, target: str, train_N: np.ndarray, val_N: np.ndarray) -> N
         )
 
 
-def _warn(pool: Pool, target: str, train_N: np.ndarray, val_N: np.ndarray) -> tuple[str, ...]:
+def _warn(pool: Pool, target: str, left_out: str | None, train_N: np.ndarray, val_N: np.ndarray) -> tuple[str, ...]:
     lines: list[str] = []
     for index, name in enumerate(pool.domains):
+        if name == left_out:
+            continue
         kind = "target" if name == target else "source domain"
         if missing := _missing_classes(pool, np.flatnonzero(pool.domains_N == index)):
             lines.append(f"{kind} {name!r} has no image of {missing}")

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from triplee.data.decode import BadImage, decode_image
 from triplee.data.folder import SUFFIXES
 from triplee.data.pool import Pool
-from triplee.data.prepare import BadImage, decode_image
 from triplee.engine.ensemble import accuracies
 from triplee.engine.loading import LoadedRun
 from triplee.settings import InputError, nearest
@@ -49,7 +49,7 @@ def evaluate_run(loaded: LoadedRun, pool: Pool, *, own_data: bool, domain: str |
     scores = []
     for name in wanted:
         index_N = np.flatnonzero(pool.domains_N == pool.domains.index(name))
-        probabilities = loaded.probabilities(pool.images_NCHW[torch.from_numpy(index_N)])
+        probabilities = loaded.probabilities(pool.images_NCHW, index_N)
         ensemble, members = accuracies(probabilities, labels_N[index_N])
         role = "other data" if not own_data else "no" if name == config["target"] else "yes"
         scores.append(DomainScore(name, role, len(index_N), ensemble, members))
@@ -90,7 +90,7 @@ def predict_files(
             skipped.append(str(error))
     if not images:
         return [], skipped
-    probabilities = loaded.probabilities(torch.stack(images))
+    probabilities = loaded.probabilities(torch.stack(images), np.arange(len(images)))
     confidence, chosen = probabilities.mean(0).max(1)
     disagreement = (probabilities.argmax(2) != chosen).double().mean(0)
     classes = loaded.config["classes"]

@@ -3,13 +3,16 @@
 Comes in: a run folder; goes out: a LoadedRun whose `probabilities` takes uint8 images (N,3,H,W).
 """
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from triplee.data.pool import MappedImages
 from triplee.engine.ensemble import Ensemble
 from triplee.nets.network import Network
 from triplee.runfolder import RunFolder, read_config, read_tensors
@@ -28,13 +31,14 @@ class LoadedRun:
     epoch: int
 
     @torch.inference_mode()
-    def probabilities(self, images_u8: Tensor) -> Tensor:
-        """Softmax outputs (M, N, num_classes) of every member, computed in batches, on the host."""
+    def probabilities(self, images_NCHW: Tensor | MappedImages, index_N: np.ndarray) -> Tensor:
+        """Softmax outputs (M, N, num_classes) of every member on the images `index_N`, in batches, on the host."""
         device = next(self.ensemble.parameters()).device
         bfloat16 = self.config["precision"] == "bfloat16"
-        batches = images_u8.split(max(1, BATCH_BYTES // images_u8[0].numel()))
+        batches = torch.from_numpy(index_N).split(max(1, BATCH_BYTES // math.prod(images_NCHW.shape[1:])))
         with torch.autocast(device.type, torch.bfloat16, enabled=bfloat16):
-            return torch.cat([self.ensemble.member_probabilities(b.to(device)).cpu() for b in batches], 1)
+            outputs = [self.ensemble.member_probabilities(images_NCHW[batch].to(device)).cpu() for batch in batches]
+        return torch.cat(outputs, 1)
 
 
 def load_run(path: Path, device: torch.device | None = None) -> LoadedRun:

@@ -6,6 +6,7 @@ Here members train side by side in threads of a CPU, or in turn on a GPU; `train
 whole seam to an executor that runs them as one. Axes: M members, N images, V views.
 """
 
+import math
 import queue
 import threading
 from collections.abc import Callable, Sequence
@@ -17,15 +18,18 @@ import torch
 from torch import Tensor
 
 from triplee.augment import Draw, apply_draw, draw_views
+from triplee.data.pool import MappedImages
 from triplee.engine.losses import replay_loss
+from triplee.engine.windows import place_images
 from triplee.nets.network import build_network
 from triplee.plan import EpochPlan, plan_epoch
 from triplee.seeding import generator
 from triplee.settings import Recipe
 
-# Pixels augmented at once: enough views to spread each op's fixed cost, few enough to stay in cache and in step.
-AUGMENT_BYTES = 2 << 20
-EVALUATE_BYTES = 4 << 20
+# Pixels augmented at once: enough views to spread each op's fixed cost, few enough to stay in cache and in step. A GPU
+# has no such cache, and pays for each kernel it is told to start.
+AUGMENT_BYTES = {"cpu": 2 << 20, "cuda": 64 << 20}
+EVALUATE_BYTES = {"cpu": 4 << 20, "cuda": 64 << 20}
 
 
 class LossNotFinite(Exception):
@@ -103,14 +107,15 @@ class Stack:
     def __init__(
         self,
         specs: Sequence[MemberSpec],
-        images_NCHW: Tensor,
+        images_NCHW: Tensor | MappedImages,
         labels_N: np.ndarray,
         device: torch.device,
         precision: str,
     ) -> None:
         self.specs = list(specs)
         self.device = device
-        self.images_NCHW = images_NCHW.to(device)
+        self.images_NCHW = place_images(images_NCHW, device)
+        self.image_bytes = math.prod(images_NCHW.shape[1:])
         self.labels_N = torch.from_numpy(labels_N).to(device)
         self.precision = precision
         self.networks = [build_network(s.recipe, s.num_classes, s.seed, s.index).to(device) for s in self.specs]
@@ -158,7 +163,7 @@ class Stack:
         for group in optimizer.param_groups:
             group["lr"] = recipe.learning_rate(share.epoch)
         network.train()
-        steps_at_once = AUGMENT_BYTES // (recipe.batch_size * recipe.replay * self.images_NCHW[0].numel())
+        steps_at_once = AUGMENT_BYTES[self.device.type] // (recipe.batch_size * recipe.replay * self.image_bytes)
         bounds = share.plan.bounds[first : first + max(1, steps_at_once) + 1] * recipe.replay
         index_V = share.index_V[bounds[0] : bounds[-1]]
         views = apply_draw(self.images_NCHW, index_V, share.draw[bounds[0] : bounds[-1]])
@@ -192,7 +197,7 @@ class Stack:
 
     @torch.inference_mode()
     def _predict(self, member: int, index_N: np.ndarray) -> Tensor:
-        batch = max(1, EVALUATE_BYTES // self.images_NCHW[0].numel())
+        batch = max(1, EVALUATE_BYTES[self.device.type] // self.image_bytes)
         network = self.networks[member].eval()
         parts = []
         for start in range(0, len(index_N), batch):

@@ -18,12 +18,14 @@ import torch
 
 from triplee import __version__
 from triplee.data.pool import Pool
-from triplee.data.split import Split
+from triplee.data.split import Split, split_pool
 from triplee.engine.ensemble import accuracies
+from triplee.engine.selection import best_epoch, make_result
 from triplee.engine.stack import EpochProgress, LossNotFinite, MemberSpec, Stack, native_precision
 from triplee.nets.network import build_network
+from triplee.nets.weights import weights_fingerprint
 from triplee.runfolder import FORMAT, RunFolder, read_tensors, unwritable, write_tensors
-from triplee.settings import InputError, Recipe
+from triplee.settings import InputError, Recipe, make_recipe
 
 SAVE_EVERY_SECONDS = 300  # within an epoch, so that a crash in a long one costs minutes
 
@@ -31,7 +33,7 @@ SAVE_EVERY_SECONDS = 300  # within an epoch, so that a crash in a long one costs
 class Observer(Protocol):
     """Whoever shows progress: a bar on a terminal, plain lines elsewhere."""
 
-    def start(self, first_epoch: int, num_epochs: int, steps_per_epoch: int) -> None: ...
+    def start(self, first_epoch: int, num_epochs: int, steps_per_epoch: int, part: str = "") -> None: ...
     def step(self, loss: float | None) -> None: ...
     def epoch(self, row: dict[str, Any]) -> None: ...
 
@@ -56,20 +58,27 @@ def train_run(
     device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if recipe.members > len(split.train_N):
         raise InputError(f"{len(split.train_N)} training images cannot feed {recipe.members} members: lower members")
-    build_network(recipe, len(pool.classes), seed, 0)  # what cannot be built is refused before there is a folder
+    # What cannot be built or split is refused before there is a folder.
+    build_network(recipe, len(pool.classes), seed, 0)
+    folds = [
+        split_pool(pool, domain, seed, split.target)
+        for domain in split.source_domains
+        if recipe.selection == "leave-one-out"
+    ]
     folder = RunFolder(out)
     config = folder.claim(_config(pool, split, recipe, recipe_name, seed, device), resume)
     try:
         if folder.result_path.exists():
             folder.state_path.unlink(missing_ok=True)  # of a run that was killed when it had just finished
             return folder.read_result()
+        fold_accuracy_E = _train_folds(pool, folds, recipe, folder, observer, recipe_name, seed, device)
         specs = [MemberSpec(recipe, seed, k, split.train_N, len(pool.classes)) for k in range(recipe.members)]
         stack = Stack(specs, pool.images_NCHW, pool.labels_N, device, config["precision"])
         state = _State.load(folder, stack) if folder.state_path.exists() else _State(len(specs))
         rows = folder.read_metrics()[: state.epoch]
         if len(rows) < state.epoch:
             raise InputError(f"{folder.metrics_path} has lost lines: restore it, or train again")
-        return _train(folder, stack, state, rows, pool, split, recipe, observer, config)
+        return _train(folder, stack, state, rows, pool, split, recipe, observer, config, fold_accuracy_E)
     except LossNotFinite as error:
         kept = f"; the last good state is kept in {out}" if folder.state_path.exists() else ""
         raise InputError(f"{error}: lower lr and choose another --out{kept}") from None
@@ -87,10 +96,11 @@ def _train(
     recipe: Recipe,
     observer: Observer,
     config: dict[str, Any],
+    fold_accuracy_E: list[float],
 ) -> dict[str, Any]:
     started = time.monotonic() - state.seconds
     steps_per_epoch = sum(spec.plan(0).num_steps for spec in stack.specs)
-    observer.start(state.epoch, recipe.epochs, steps_per_epoch)
+    observer.start(state.epoch, recipe.epochs, steps_per_epoch, f"hold out {split.target}" if split.left_out else "")
     with _stop_on_interrupt() as interrupted:
         write_events = _open_events(folder, state.epoch)
 
@@ -111,6 +121,8 @@ def _train(
                 if sum(state.progress.steps) < steps_per_epoch:
                     save()
             row = _epoch_row(state, stack, pool, split, recipe)
+            if fold_accuracy_E:
+                row["fold_accuracy"] = fold_accuracy_E[state.epoch]
             rows.append(row)
             state.next_epoch()
             if best_epoch(rows, recipe.selection) == row["epoch"]:
@@ -121,10 +133,43 @@ def _train(
             save()
             write_events(row)
             observer.epoch(row)
-    result = _result(rows, recipe, config, time.monotonic() - started)
+    seconds = round(time.monotonic() - started, 2)
+    result = {**make_result(rows, recipe.selection, config), "seconds": seconds, "version": __version__}
     folder.write_result(result)
     folder.state_path.unlink(missing_ok=True)
     return result
+
+
+def _train_folds(
+    pool: Pool,
+    folds: list[Split],
+    recipe: Recipe,
+    folder: RunFolder,
+    observer: Observer,
+    recipe_name: str,
+    seed: int,
+    device: torch.device,
+) -> list[float]:
+    """Leave-one-domain-out cross-validation: accuracy by epoch on a source that was held out, mean over sources.
+
+    The run's target is in no fold. A fold is a run of its own under folds/, so that it resumes like one.
+    """
+    curves = []
+    for split in folds:
+        fold = RunFolder(folder.path / "folds" / split.target)
+        train_run(
+            pool,
+            split,
+            make_recipe({"selection": "source-val"}, recipe),
+            out=fold.path,
+            observer=observer,
+            recipe_name=recipe_name,
+            seed=seed,
+            resume=fold.config_path.exists(),
+            device=device,
+        )
+        curves.append([row["target_accuracy"] for row in fold.read_metrics()])
+    return np.mean(curves, axis=0).tolist() if curves else []
 
 
 class _State:
@@ -183,31 +228,6 @@ def _epoch_row(state: _State, stack: Stack, pool: Pool, split: Split, recipe: Re
     }
 
 
-def best_epoch(rows: list[dict[str, Any]], selection: str) -> int:
-    """The epoch to keep: best ensemble accuracy on source validation, the later one on a tie ("Protocol")."""
-    key = {"source-val": "val_accuracy", "oracle": "target_accuracy"}[selection]
-    return max(rows, key=lambda row: (row[key], row["epoch"]))["epoch"]
-
-
-def _result(rows: list[dict[str, Any]], recipe: Recipe, config: dict[str, Any], seconds: float) -> dict[str, Any]:
-    chosen = rows[best_epoch(rows, recipe.selection) - 1]
-    return {
-        "recipe": config["recipe_name"],
-        "data": config["data"],
-        "target": config["target"],
-        "seed": config["seed"],
-        "selection": recipe.selection,
-        "accuracy": chosen["target_accuracy"],
-        "val_accuracy": chosen["val_accuracy"],
-        "epoch": chosen["epoch"],
-        "members": chosen["target_members"],
-        "last_accuracy": rows[-1]["target_accuracy"],
-        "oracle_accuracy": max(row["target_accuracy"] for row in rows),
-        "seconds": round(seconds, 2),
-        "version": __version__,
-    }
-
-
 def _config(
     pool: Pool, split: Split, recipe: Recipe, recipe_name: str, seed: int, device: torch.device
 ) -> dict[str, Any]:
@@ -219,10 +239,13 @@ def _config(
         "skipped_images": pool.skipped,
         "domains": list(pool.domains),
         "classes": list(pool.classes),
+        "root": pool.root,
         "target": split.target,
+        "left_out": split.left_out,
         "seed": seed,
         "recipe_name": recipe_name,
         "recipe": recipe.model_dump(),
+        "weights_fingerprint": weights_fingerprint(recipe),
         "precision": native_precision(recipe, device),
     }
 
