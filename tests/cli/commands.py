@@ -26,7 +26,18 @@ Call = Callable[..., Answer]
 RECIPE = {"image_size": 16, "epochs": 4, "members": 2, "batch_size": 1, "replay": 2, "lr": 0.01}
 
 
-ONE_EPOCH = ["--set", "image_size=16", "--set", "epochs=1", "--set", "members=2", "--set", "batch_size=32"]
+ONE_EPOCH = [
+    "--recipe",
+    "digits-triplee-fourier",
+    "--set",
+    "image_size=16",
+    "--set",
+    "epochs=1",
+    "--set",
+    "members=2",
+    "--set",
+    "batch_size=32",
+]
 
 
 def options(**changes: object) -> list[str]:
@@ -34,7 +45,8 @@ def options(**changes: object) -> list[str]:
 
 
 def train_command(data: Path, out: Path, **changes: object) -> list[str]:
-    return ["train", str(data), "--target", "blue", "--out", str(out), *options(**changes)]
+    recipe = ["--recipe", "digits-triplee-fourier"]
+    return ["train", str(data), "--target", "blue", "--out", str(out), *recipe, *options(**changes)]
 
 
 @contextmanager

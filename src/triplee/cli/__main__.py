@@ -1,0 +1,5 @@
+"""`python -m triplee.cli` is `triplee`."""
+
+from triplee.cli.main import main
+
+main()

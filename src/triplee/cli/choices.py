@@ -1,0 +1,84 @@
+"""From words on the command line to values: a recipe, a device, the data."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+import yaml
+
+from triplee.cli.printing import image_bar, warn
+from triplee.settings import InputError, Recipe, make_recipe
+
+DataArgument = Annotated[
+    str, typer.Argument(help="digits (embedded), a benchmark's name, or a folder <domain>/<class>/<image>")
+]
+SkipBad = Annotated[bool, typer.Option("--skip-bad", help="leave unreadable images out instead of refusing")]
+Device = Annotated[str | None, typer.Option(help="cpu or cuda; the GPU where there is one")]
+Root = Annotated[
+    Path | None, typer.Option(help="folder that holds the benchmarks [default: $TRIPLEE_DATA, else ./data]")
+]
+
+
+def choose_recipe(name: str, changes: list[str], weights: Path | None = None) -> tuple[Recipe, str]:
+    """The recipe named or read from a YAML file, with the `--set` changes; and what to call it."""
+    from triplee.recipes import find_recipe
+
+    values: dict[str, Any] = {}
+    for change in changes:
+        key, equals, text = change.partition("=")
+        if not equals:
+            raise InputError(f"--set takes KEY=VALUE, not {change!r}")
+        values[key.strip()] = _parse_value(text, change)
+    if weights is not None:
+        values["weights"] = str(weights.expanduser().absolute())
+    if not name.endswith((".yaml", ".yml")):
+        return make_recipe(values, find_recipe(name)), name
+    try:
+        content = yaml.safe_load(Path(name).read_text())
+    except FileNotFoundError:
+        raise InputError(f"recipe file {name} does not exist") from None
+    except (OSError, UnicodeDecodeError, yaml.YAMLError):
+        raise InputError(f"recipe file {name} cannot be read as YAML") from None
+    if not isinstance(content, dict):
+        raise InputError(f"recipe file {name} holds no `key: value` lines")
+    called = Path(name).stem
+    if isinstance(content.get("recipe"), dict):  # a run's config.yaml: run it again
+        content, called = content["recipe"], str(content.get("recipe_name", called))
+    return make_recipe({**{str(key): value for key, value in content.items()}, **values}), called
+
+
+def _parse_value(text: str, change: str) -> Any:
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        raise InputError(f"--set {change!r} has a value that cannot be read") from None
+    # YAML 1.1 reads 1e-3 as a word; people mean the number. "none" is the name of an augmentation.
+    try:
+        return float(text) if isinstance(value, str) else value
+    except ValueError:
+        return value
+
+
+def choose_device(name: str | None) -> Any:
+    import torch
+
+    if name is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if name not in ("cpu", "cuda"):
+        raise InputError(f"unknown device {name!r}: cpu or cuda")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise InputError("no CUDA device is available: leave out --device, or say --device cpu")
+    return torch.device(name)
+
+
+def load_pool(data: str, image_size: int, root: Path | None, skip_bad: bool) -> Any:
+    """The pool, with a bar while images are decoded for the first time, and what is to be known of it."""
+    from triplee.data.load import load_data
+
+    with image_bar("decoding images") as on_progress:
+        pool = load_data(data, image_size, root=root, skip_bad=skip_bad, on_progress=on_progress)
+    for note in pool.notes:
+        warn(note)
+    sys.stderr.flush()
+    return pool

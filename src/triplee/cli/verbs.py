@@ -1,0 +1,193 @@
+"""The verbs that train and use what was trained: demo, train, evaluate, predict, recipes."""
+
+import csv
+import io
+import json
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+import yaml
+
+from triplee.cli.choices import DataArgument, Device, Root, SkipBad, choose_device, choose_recipe, load_pool
+from triplee.cli.printing import percentages, print_table, warn
+from triplee.progress import make_observer
+from triplee.settings import Recipe
+
+
+class Format(StrEnum):
+    table = "table"
+    json = "json"
+    csv = "csv"
+
+
+def demo(
+    out: Annotated[Path, typer.Option(help="folder for the runs and the picture")] = Path("demo"),
+    target: Annotated[str, typer.Option(help="domain to hold out")] = "street",
+    epochs: Annotated[int, typer.Option(min=1)] = 10,
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+) -> None:
+    """Vanilla against TripleE on the embedded digits with one domain held out.
+
+    Example: triplee demo
+    """
+    from triplee.demo import run_demo
+    from triplee.engine.train import Interrupted
+
+    print(f"Embedded digits: train on three domains, test on the unseen “{target}”. {epochs} epochs each.", flush=True)
+    try:
+        results, picture = run_demo(out, target, epochs, seed, make_observer)
+    except Interrupted:
+        print("triplee: stopped and saved; go on with the same command", file=sys.stderr)
+        raise typer.Exit(130) from None
+    columns = ["method", "unseen domain", "source val", "epoch", "members alone", "last epoch", "seconds"]
+    rows = [
+        [
+            title,
+            f"{r['accuracy']:.1f} %",
+            f"{r['val_accuracy']:.1f} %",
+            str(r["epoch"]),
+            percentages(r["members"]),
+            f"{r['last_accuracy']:.1f} %",
+            f"{r['seconds']:.0f}",
+        ]
+        for title, r in results.items()
+    ]
+    print_table(columns, rows)
+    vanilla, triplee = (r["accuracy"] for r in results.values())
+    print(f"TripleE against Vanilla on “{target}”: {triplee - vanilla:+.1f} points. Picture: {picture}")
+
+
+def train(
+    data: DataArgument,
+    target: Annotated[str, typer.Option(help="domain to hold out and only test on")],
+    recipe: Annotated[
+        str | None,
+        typer.Option(
+            help="name from `triplee recipes`, a YAML file, or a run's config.yaml (its recipe only)"
+            " [default: the one made for the data]"
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+    out: Annotated[Path | None, typer.Option(help="run folder [default: runs/<data>-<target>-<recipe>-<seed>]")] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="change a recipe key")] = None,
+    weights: Annotated[
+        Path | None, typer.Option(help="pretrained backbone, .pth or .safetensors; the same as --set weights=FILE")
+    ] = None,
+    root: Root = None,
+    resume: Annotated[bool, typer.Option("--resume", help="go on with the unfinished run in --out")] = False,
+    skip_bad: SkipBad = False,
+    device: Device = None,
+) -> None:
+    """Train a recipe on all domains but the target, select an epoch, and test on the target.
+
+    Example: triplee train digits --target street --set epochs=10 --out runs/street
+    """
+    from triplee.data.load import default_recipe
+
+    chosen, name = choose_recipe(recipe or default_recipe(data), set_ or [], weights)
+    from triplee.data.split import split_pool
+    from triplee.engine.selection import describe_selection
+    from triplee.engine.train import Interrupted, train_run
+
+    where = choose_device(device)
+    pool = load_pool(data, chosen.image_size, root, skip_bad)
+    split = split_pool(pool, target, seed)
+    for warning in split.warnings:
+        warn(warning)
+    out = out or Path("runs") / f"{Path(data).resolve().name}-{target}-{name}-{seed}"
+    try:
+        with make_observer(f"{name} → {target}") as observer:
+            result = train_run(
+                pool,
+                split,
+                chosen,
+                out=out,
+                observer=observer,
+                recipe_name=name,
+                seed=seed,
+                resume=resume,
+                device=where,
+            )
+    except Interrupted:
+        print(f"triplee: stopped and saved; go on with the same command and --out {out} --resume", file=sys.stderr)
+        raise typer.Exit(130) from None
+    print(f"{out}: {describe_selection(result)}")
+    print(f"target {target}: {result['accuracy']:.2f} %  members alone {percentages(result['members'])}")
+    print(f"last epoch {result['last_accuracy']:.2f} %  oracle {result['oracle_accuracy']:.2f} %")
+    print(f"images: {len(split.train_N)} to train, {len(split.val_N)} to validate, {len(split.target_N)} to test")
+
+
+def evaluate(
+    run: Annotated[Path, typer.Argument(help="run folder")],
+    data: Annotated[str | None, typer.Option(help="other data [default: the run's own]")] = None,
+    domain: Annotated[str | None, typer.Option(help="one domain [default: the target, or all of other data]")] = None,
+    root: Root = None,
+    skip_bad: SkipBad = False,
+    device: Device = None,
+) -> None:
+    """Accuracy of a trained run on its target, another domain, or other data of the same classes.
+
+    Example: triplee evaluate runs/street --domain printed
+    """
+    from triplee.engine.evaluate import evaluate_run
+    from triplee.engine.loading import load_run
+
+    loaded = load_run(run, choose_device(device))
+    own_root = loaded.config.get("root")
+    root = root or (Path(own_root) if own_root and data is None else None)
+    pool = load_pool(data or loaded.config["data"], loaded.recipe.image_size, root, skip_bad)
+    rows = []
+    for score in evaluate_run(loaded, pool, own_data=data is None, domain=domain):
+        rows.append(
+            [score.domain, score.role, str(score.num_images), f"{score.accuracy:.2f} %", percentages(score.members)]
+        )
+    print_table(["domain", "seen in training", "images", "ensemble", "members alone"], rows)
+
+
+def predict(
+    run: Annotated[Path, typer.Argument(help="run folder")],
+    images: Annotated[list[Path], typer.Argument(help="images or folders of images")],
+    format_: Annotated[Format, typer.Option("--format")] = Format.table,
+    skip_bad: SkipBad = False,
+    device: Device = None,
+) -> None:
+    """Class, confidence and the members' disagreement for each image.
+
+    Example: triplee predict runs/street photos/ --format csv
+    """
+    from triplee.engine.evaluate import predict_files
+    from triplee.engine.loading import load_run
+
+    predictions, skipped = predict_files(load_run(run, choose_device(device)), images, skip_bad)
+    for line in skipped:
+        print(f"triplee: skipped {line}", file=sys.stderr)
+    records = [p.as_record() for p in predictions]
+    if format_ == Format.json:
+        print(json.dumps(records, indent=2, ensure_ascii=False))
+    elif format_ == Format.csv:
+        buffer = io.StringIO()
+        writer = csv.DictWriter(buffer, ["image", "class", "confidence", "disagreement"], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(records)
+        print(buffer.getvalue(), end="")
+    else:
+        rows = [[r["image"], r["class"], f"{r['confidence']:.1%}", f"{r['disagreement']:.0%}"] for r in records]
+        print_table(["image", "class", "confidence", "disagreement"], rows)
+
+
+def recipes(name: Annotated[str | None, typer.Argument(help="show all values of this one, as YAML")] = None) -> None:
+    """List the recipes, or show one.
+
+    Example: triplee recipes digits-triplee-fourier
+    """
+    from triplee.recipes import DESCRIPTIONS, find_recipe
+
+    if name:
+        for key, value in find_recipe(name).model_dump().items():
+            line, meaning = yaml.safe_dump({key: value}).strip(), Recipe.model_fields[key].description
+            print(f"{line:<32} # {meaning}" if meaning else line)
+    else:
+        print_table(["recipe", "what it is"], [[n, text] for n, text in DESCRIPTIONS.items()])
