@@ -50,7 +50,7 @@ def our_views(pool: torch.Tensor, num_views: int, ops: str) -> Callable[[], torc
 def main() -> None:
     rows: list[dict[str, Any]] = []
     # Views at once: one batch of b·r = 16, and as many as the engine augments at once (at 224² that is one batch).
-    for size, num_views in ((32, 16), (32, AUGMENT_BYTES // (3 * 32 * 32)), (224, 16)):
+    for size, num_views in ((32, 16), (32, AUGMENT_BYTES["cpu"] // (3 * 32 * 32)), (224, 16)):
         pool = make_pool(size)
         pictures = [Image.fromarray(image) for image in pool.permute(0, 2, 3, 1).numpy()]
         sample = min(num_views, 256)

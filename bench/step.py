@@ -60,7 +60,7 @@ def usual_steps(pool: Pool, train_N: np.ndarray) -> Callable[[], None]:
     network = build_network(recipe, 10, 0, 0).to(DEVICE, memory_format=torch.contiguous_format)  # pyright: ignore[reportCallIssue]
     optimizer = torch.optim.SGD(network.parameters(), lr=recipe.lr, momentum=0.9, weight_decay=recipe.weight_decay)
     contrast, rng = SupConLoss(), np.random.default_rng(0)
-    pictures = [Image.fromarray(image) for image in pool.images_NCHW.permute(0, 2, 3, 1).numpy()]
+    pictures = [Image.fromarray(image) for image in pool.images_NCHW[:].permute(0, 2, 3, 1).numpy()]
 
     def steps() -> None:
         for _ in range(STEPS):
@@ -81,8 +81,8 @@ def augmentation_share(pool: Pool, train_N: np.ndarray) -> dict[str, float]:
     """Percent of a step's time spent on drawing and applying ESAug, in the chunks in which the engine does it."""
     recipe = find_recipe("digits-triplee-fourier")
     views_per_step = recipe.batch_size * recipe.replay
-    num_steps = stack_module.AUGMENT_BYTES // (views_per_step * pool.images_NCHW[0].numel())
-    rng, images = generator(0, "bench"), pool.images_NCHW.to(DEVICE)
+    num_steps = stack_module.AUGMENT_BYTES[DEVICE.type] // (views_per_step * pool.images_NCHW[0].numel())
+    rng, images = generator(0, "bench"), pool.images_NCHW[:].to(DEVICE)
 
     def augment() -> None:
         num_views = num_steps * views_per_step

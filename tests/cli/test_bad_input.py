@@ -86,7 +86,7 @@ def test_one_view_a_batch_trains_without_contrast(call: Call, small_folder: Path
 def test_a_recipe_file_is_used_and_set_goes_before_it(call: Call, small_folder: Path, tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text(call("recipes", "digits-d").stdout + "lr: 1e-3\n")  # a later key wins; YAML reads 1e-3 as a word
-    command = ["train", small_folder, "--target", "blue", "--recipe", file, "--out", tmp_path / "run", *ONE_EPOCH]
+    command = ["train", small_folder, "--target", "blue", "--out", tmp_path / "run", *ONE_EPOCH, "--recipe", file]
     assert call(*command).returncode == 0
     config = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
     assert config["recipe_name"] == "mine"
@@ -130,7 +130,9 @@ def test_bad_images_are_named_or_skipped_with_a_count(call: Call, small_folder: 
     assert_refused(call(*command), "red/down/00.png", "(5 bad in all)")
     assert not out.exists()
     answer = call(*command, "--skip-bad")
-    assert answer.returncode == 0 and answer.stderr.startswith("triplee: warning: 5 unreadable images left out\n")
+    assert answer.returncode == 0 and answer.stderr.startswith(
+        "triplee: warning: left out 5 bad images: red/down/00.png (not an image"
+    )
     assert yaml.safe_load((out / "config.yaml").read_text())["skipped_images"] == 5
 
 

@@ -56,7 +56,7 @@ def test_training_says_what_came_of_it(finished: TrainedRun) -> None:
     answer, result = finished.answer, json.loads((finished.path / "result.json").read_text())
     assert answer.returncode == 0
     assert answer.stdout.splitlines() == [
-        f"{finished.path}: epoch {result['epoch']} selected by source-val ({result['val_accuracy']:.2f} %)",
+        f"{finished.path}: epoch {result['epoch']} by training-domain validation ({result['val_accuracy']:.2f} %)",
         f"target blue: {result['accuracy']:.2f} %  members alone {' '.join(f'{m:.1f}' for m in result['members'])}",
         f"last epoch {result['last_accuracy']:.2f} %  oracle {result['oracle_accuracy']:.2f} %",
         "images: 108 to train, 12 to validate, 60 to test",

@@ -13,7 +13,8 @@ from PIL import Image
 from sklearn.datasets import load_digits as load_handwriting
 
 from triplee.data import digits
-from triplee.data.pool import TRAIN, VAL, Pool
+from triplee.data.folder import TRAIN, VAL
+from triplee.data.pool import Pool
 
 COUNTS = {"handwritten": 80, "textured": 400, "printed": 400, "street": 400}
 

@@ -3,9 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from triplee.data.folder import ImageFolder, list_images
+from triplee.data.folder import TRAIN, UNSPLIT, VAL, ImageFolder, list_images
 from triplee.data.load import load_data
-from triplee.data.pool import TRAIN, UNSPLIT, VAL
 from triplee.settings import InputError
 
 

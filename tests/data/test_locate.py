@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from triplee.data.catalog import Benchmark, find_benchmark, read_val_images
-from triplee.data.folder import ImageFolder
+from triplee.data.folder import TRAIN, UNSPLIT, VAL, ImageFolder
 from triplee.data.locate import find_set, list_benchmark
-from triplee.data.pool import TRAIN, UNSPLIT, VAL
 from triplee.settings import InputError
 
 PACS, VLCS, OFFICE, DOMAINNET = map(find_benchmark, ("pacs", "vlcs", "office-home", "domainnet"))

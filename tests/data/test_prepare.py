@@ -17,9 +17,9 @@ from PIL import Image
 
 from triplee.data import changes
 from triplee.data import prepare as prepare_module
-from triplee.data.folder import list_images
+from triplee.data.folder import TRAIN, UNSPLIT, VAL, list_images
 from triplee.data.load import load_data
-from triplee.data.pool import TRAIN, UNSPLIT, VAL, MappedImages
+from triplee.data.pool import MappedImages
 from triplee.data.prepare import available_memory, load_images, prepare
 from triplee.settings import InputError
 

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from triplee.data.pool import TRAIN, UNSPLIT, VAL, Pool
+from triplee.data.folder import TRAIN, UNSPLIT, VAL
+from triplee.data.pool import Pool
 from triplee.data.split import Split, split_pool
 from triplee.settings import InputError
 

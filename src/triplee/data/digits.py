@@ -18,7 +18,8 @@ import numpy as np
 import torch
 from PIL import Image, ImageDraw, ImageFilter, ImageFont
 
-from triplee.data.pool import TRAIN, VAL, Pool
+from triplee.data.folder import TRAIN, VAL
+from triplee.data.pool import Pool
 from triplee.seeding import generator
 from triplee.settings import cache_folder
 
@@ -51,7 +52,7 @@ def load_digits(image_size: int = _SIZE) -> Pool:
         _write_cache(path, pool)
     if image_size == _SIZE:
         return pool
-    images_NHWC = pool.images_NCHW.permute(0, 2, 3, 1).numpy()
+    images_NHWC = pool.images_NCHW[:].permute(0, 2, 3, 1).numpy()
     resized = [_resize(Image.fromarray(image), image_size, Image.Resampling.BILINEAR) for image in images_NHWC]
     images_NCHW = _channels_first(np.stack(resized))
     return replace(pool, images_NCHW=images_NCHW, fingerprint=_fingerprint(images_NCHW, pool.labels_N))
@@ -96,7 +97,7 @@ def _write_cache(path: Path, pool: Pool) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with temporary.open("wb") as file:
-                np.savez(file, images=pool.images_NCHW.numpy(), fingerprint=np.array(pool.fingerprint))
+                np.savez(file, images=pool.images_NCHW[:].numpy(), fingerprint=np.array(pool.fingerprint))
             temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)

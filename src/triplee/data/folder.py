@@ -11,10 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
-from triplee.data.pool import TRAIN, UNSPLIT, VAL
 from triplee.settings import InputError
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff"})
+TRAIN, VAL, UNSPLIT = 0, 1, 2  # where a data set itself puts an image
 LAYOUT = "<domain>/<class>/<image> or <domain>/{train,val}/<class>/<image>"
 _SPLITS = {"train": TRAIN, "val": VAL}
 _NOT_READ = frozenset({".gif", ".heic", ".heif", ".avif", ".jp2", ".jfif", ".ppm", ".pgm", ".svg"})

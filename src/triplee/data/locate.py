@@ -11,8 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from triplee.data.catalog import Benchmark, read_val_images
-from triplee.data.folder import ImageFolder, fold_name, list_images, scan
-from triplee.data.pool import TRAIN, UNSPLIT, VAL
+from triplee.data.folder import TRAIN, UNSPLIT, VAL, ImageFolder, fold_name, list_images, scan
 from triplee.settings import InputError
 
 _SPLIT_OF = {"train": TRAIN, "val": VAL, "unsplit": UNSPLIT}

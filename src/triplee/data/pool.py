@@ -15,8 +15,6 @@ from torch import Tensor
 
 from triplee.settings import InputError
 
-TRAIN, VAL, UNSPLIT = 0, 1, 2
-
 
 class MappedImages:
     """Images (N,3,H,W) that stay in a file of raw uint8; indexing reads those asked for, as a tensor on the host.

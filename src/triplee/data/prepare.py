@@ -8,7 +8,6 @@ Axes: N images of the folder, R rows of pixels, T file times.
 import contextlib
 import hashlib
 import os
-import zlib
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,10 +17,11 @@ import numpy as np
 import torch
 from filelock import FileLock, Timeout
 
-from triplee.data.changes import all_file_times, count_unchanged, digest_of, file_times, read_or_bad
-from triplee.data.decode import BadImage, decode_content
+from triplee.data.changes import all_file_times, count_unchanged
+from triplee.data.decode import BadImage
 from triplee.data.folder import ImageFolder
 from triplee.data.pool import MappedImages, Pool
+from triplee.data.reading import ReadImage, read_image, read_images
 from triplee.data.store import (
     UNKNOWN,
     VERSION,
@@ -35,12 +35,10 @@ from triplee.data.store import (
     remove_pixels,
     rewrite_manifest,
 )
-from triplee.data.threads import in_threads
 from triplee.settings import InputError, cache_folder
 
 RESIDENT_SHARE = 0.5  # of the memory available: more images than fit in there stay on disk
 
-_TASK_BYTES = 4 << 20
 _SHOWN = 3  # names of images left out
 
 Progress = Callable[[int, int], None]
@@ -245,38 +243,29 @@ def _make_images(
 ) -> Generator[_Image, None, None]:
     """Record and pixels of each image from `start` on: from the store when it has that content, else decoded."""
     known = _Known(stored, image_size) if stored else None
-
-    def read_and_make(index: int) -> _Image:
-        name, source = folder.names[index], folder.path(index)
-        times = file_times(source)
-        content = read_or_bad(source)
-        digest = digest_of(content)
-        place = known.place_of_digest.get(digest) if known else None
-        if known and place is not None and (image := known.copy(place, name, times)):
-            return image
-        try:
-            if isinstance(content, BadImage):
-                raise content
-            pixels = decode_content(source, content, image_size).data.cast("B")
-        except BadImage as bad:
-            return _Image(Record(name, times, digest, 0, bad.reason), None, is_decoded=True)
-        return _Image(Record(name, times, digest, zlib.crc32(pixels), None), pixels, is_decoded=True)
-
     place_N, times_NT = np.full(len(folder), -1), np.empty((len(folder), len(UNKNOWN)), np.int64)
     if known:
         times_NT[start:] = all_file_times(folder, start, len(folder))
         place_N[start:] = known.find_vouched(folder.names[start:], times_NT[start:])
-    unvouched = start + np.flatnonzero(place_N[start:] < 0)
-    per_task = max(1, min(16, _TASK_BYTES // (3 * image_size**2)))
-    made = in_threads(lambda turn: read_and_make(unvouched[turn]), len(unvouched), per_task)
-    with contextlib.closing(made):
+    unvouched = (start + np.flatnonzero(place_N[start:] < 0)).tolist()
+    paths = [f"{folder.root}/{folder.names[index]}" for index in unvouched]
+    files = read_images(paths, image_size, known.place_of_digest if known else ())
+    with contextlib.closing(files):
         for index in range(start, len(folder)):
-            # Copied here, not in the threads: it takes so little time that handing it over would take more.
+            name, image = folder.names[index], None
             if known and place_N[index] >= 0:
-                image = known.copy(place_N[index], folder.names[index], FileTimes(*times_NT[index].tolist()))
-                yield image or read_and_make(index)
+                image = known.copy(place_N[index], name, FileTimes(*times_NT[index].tolist()))
             else:
-                yield next(made)
+                file = next(files)
+                if not file.is_known:
+                    image = _decoded(name, file)
+                elif known:
+                    image = known.copy(known.place_of_digest[file.digest], name, file.times)
+            yield image or _decoded(name, read_image(f"{folder.root}/{name}", image_size))  # the store is damaged there
+
+
+def _decoded(name: str, file: ReadImage) -> _Image:
+    return _Image(Record(name, file.times, file.digest, file.checksum, file.bad), file.pixels, is_decoded=True)
 
 
 def _read_images(prepared: Prepared, image_size: int) -> torch.Tensor | MappedImages | None:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from triplee.data.pool import TRAIN, UNSPLIT, VAL, Pool
+from triplee.data.folder import TRAIN, UNSPLIT, VAL
+from triplee.data.pool import Pool
 from triplee.seeding import generator
 from triplee.settings import InputError, nearest
 

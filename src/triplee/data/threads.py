@@ -6,6 +6,8 @@ from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
+MAX_PENDING = 2  # tasks handed over for each thread, done or not
+
 T = TypeVar("T")
 
 
@@ -24,7 +26,7 @@ def in_threads(work: Callable[[int], T], num_items: int, per_task: int = 16) -> 
         try:
             for start in range(0, num_items, per_task):
                 pending.append(threads.submit(do_task, start))
-                if len(pending) > 2 * num_threads:
+                if len(pending) > MAX_PENDING * num_threads:
                     yield from pending.popleft().result()
             while pending:
                 yield from pending.popleft().result()

@@ -4,7 +4,6 @@ Comes in: an ImageFolder, with its Benchmark where it has one. Goes out: a Verdi
 decoded; two files with equal bytes are the same image. Axes: N images, D domains, K classes.
 """
 
-import hashlib
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,10 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from triplee.data.catalog import Benchmark, Variant
-from triplee.data.decode import BadImage, decode_content
-from triplee.data.folder import ImageFolder
-from triplee.data.pool import TRAIN, UNSPLIT, VAL
-from triplee.data.threads import in_threads
+from triplee.data.folder import TRAIN, UNSPLIT, VAL, ImageFolder
+from triplee.data.reading import read_images
 
 _SHOWN = 3  # examples of each kind of fault
 _CHECK_SIZE = 32  # pixels; the whole file is decoded all the same
@@ -88,27 +85,14 @@ def _differences(variant: Variant, folder: ImageFolder, counts_DK: np.ndarray) -
 def _read_all(
     folder: ImageFolder, on_progress: Callable[[int, int], None] | None
 ) -> tuple[list[bytes | None], dict[int, str]]:
-    """A digest of each file's bytes (none where it cannot be opened), and which images are bad, and why."""
-
-    def read(index: int) -> tuple[bytes | None, str | None]:
-        path = folder.path(index)
-        try:
-            content = path.read_bytes()
-        except OSError as error:
-            return None, error.strerror or str(error)
-        digest = hashlib.blake2b(content, digest_size=16).digest()
-        try:
-            decode_content(path, content, _CHECK_SIZE)
-        except BadImage as error:
-            return digest, error.reason
-        return digest, None
-
+    """A digest of each good image's bytes, and which images are bad, and why."""
     digests: list[bytes | None] = []
     bad: dict[int, str] = {}
-    for index, (digest, reason) in enumerate(in_threads(read, len(folder))):
-        digests.append(digest)
-        if reason is not None:
-            bad[index] = reason
+    paths = [f"{folder.root}/{name}" for name in folder.names]
+    for index, file in enumerate(read_images(paths, _CHECK_SIZE)):
+        digests.append(None if file.bad else file.digest)
+        if file.bad:
+            bad[index] = file.bad
         if on_progress:
             on_progress(index + 1, len(folder))
     return digests, bad
