@@ -2,7 +2,7 @@
 
 OpenCV and simplejpeg are measured where they are installed; neither is needed otherwise.
 
-    python bench/prepare.py PACS       # the folder of PACS; ten minutes; writes bench/results/prepare.json
+    python bench/prepare.py PACS       # the folder of PACS; five minutes; writes bench/results/prepare.json
 """
 
 import argparse
@@ -28,7 +28,7 @@ from triplee.data.decode import decode_content
 from triplee.data.folder import ImageFolder, list_images
 from triplee.data.prepare import load_images, prepare
 
-ROUNDS = 9
+ROUNDS = 5
 Decoder = Callable[[bytes, int], np.ndarray]
 
 
