@@ -28,9 +28,13 @@ from measuring import save
 from triplee.data.folder import list_images
 from triplee.data.pool import MappedImages
 from triplee.data.prepare import prepare
+from triplee.engine.stack import EpochProgress, MemberSpec, Stack, native_precision
+from triplee.recipes import find_recipe
+from triplee.settings import make_recipe
 
 DOMAINS, CLASSES, SOURCE_SIZE, SIZE = 6, 345, 48, 32
 WINDOW = 4096  # images read at once
+STEPS = 2000  # of training: 64,000 images, 256,000 views
 
 
 def make_tree(root: Path, num_images: int) -> None:
@@ -114,6 +118,27 @@ def read_an_epoch(pixels: Path, num_images: int) -> dict[str, Any]:
     return {"seconds": round(seconds, 2), "images/s": round(num_images / seconds), **memory_at, "end": memory()}
 
 
+def train_from_disk(pixels: Path, num_images: int) -> dict[str, Any]:
+    """Steps of TripleE-Fourier with one member, its views made of images on disk."""
+    recipe = make_recipe({"members": 1, "batch_size": 32}, find_recipe("digits-triplee-fourier"))
+    images, device = MappedImages(pixels, (num_images, 3, SIZE, SIZE)), torch.device("cpu")
+    spec = MemberSpec(recipe, seed=0, index=0, train_N=np.arange(num_images), num_classes=CLASSES)
+    stack = Stack([spec], images, np.arange(num_images) % CLASSES, device, native_precision(recipe, device))
+    memory_at: dict[str, Any] = {}
+    num_done, start = 0, time.perf_counter()
+
+    def after_step() -> bool:
+        nonlocal num_done
+        num_done += 1
+        if num_done % (STEPS // 4) == 0:
+            memory_at[f"step {num_done}"] = memory()
+        return num_done == STEPS
+
+    stack.train_epoch(0, EpochProgress.start(1), after_step)
+    seconds = time.perf_counter() - start
+    return {"steps": num_done, "views/s": round(num_done * recipe.batch_size * recipe.replay / seconds), **memory_at}
+
+
 def compare_reading(pixels: Path, num_images: int) -> dict[str, Any]:
     """Microseconds per image of a random window, with the file in the page cache and without: ours and a memory map."""
     shape = (num_images, 3, SIZE, SIZE)
@@ -166,6 +191,7 @@ def main() -> None:
         pixels = report("prepare", in_process(list_and_prepare, root))
         report("load again, nothing changed", in_process(list_and_prepare, root))
         report("an epoch from disk", in_process(read_an_epoch, pixels, num_images))
+        report("training from disk", in_process(train_from_disk, pixels, num_images))
         report("one window from disk", in_process(compare_reading, pixels, num_images))
         first = next(root.glob("*/*/*.jpg"))
         write_image(first, first.read_bytes(), 10**9)

@@ -14,7 +14,8 @@ RESULTS = DOCS.parent / "bench" / "results"
 
 INTRODUCTION = """# Performance
 
-Made by `make docs` from `bench/results/`; `make bench` measures again. Rivals run in turn in one process; figures are
+Made by `make docs` from `bench/results/`; `make bench` measures the first two again, `bench/prepare.py` and
+`bench/big_tree.py` the others. Rivals run in turn in one process; figures are
 the median, with the middle half of the rounds in brackets. Ratios are taken round by round.
 """
 
@@ -29,9 +30,9 @@ NOTES = {
     " Two threads gain little where images are small, because Pillow holds Python's lock while it decodes; so `prepare`"
     " takes a process per core. Pillow stays the decoder: OpenCV is faster on WebP and on JPEGs of middling size, but"
     " farther from the plain pixels where it shrinks, slower on large JPEGs (it decodes them whole), and 60 MB more to"
-    " install; simplejpeg reads JPEG only, at about our speed. Where we lose: against OpenCV, as the table says. The last"
-    " rows are whole data sets, from files to a store, with hashing, checksums and writing, none of which the plain loop"
-    " does.",
+    " install; simplejpeg reads JPEG only, at about our speed. Where we lose: against OpenCV, as the table says."
+    " The last rows are whole data sets, from files to a store, with hashing, checksums and writing, none of which the"
+    " plain loop does.",
     "big_tree": "600,000 files of 48 px, a tree as large as DomainNet's, stored at 32 px. `own` is anonymous memory,"
     " `resident` counts mapped files as well; each step is a process of its own and `begins with` what Python and torch"
     " take. An epoch reads every image once, in random windows, from the store on disk.",

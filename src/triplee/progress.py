@@ -41,10 +41,10 @@ class BarObserver:
     def __exit__(self, *exception: object) -> None:
         self.bar.stop()
 
-    def start(self, first_epoch: int, num_epochs: int, steps_per_epoch: int, part: str = "") -> None:
+    def start(self, first_epoch: int, num_epochs: int, steps_per_epoch: int, note: str = "") -> None:
         self.num_epochs, self.epoch_now = num_epochs, first_epoch
         total, done = num_epochs * steps_per_epoch, first_epoch * steps_per_epoch
-        title = f"{self.title}: {part}" if part else self.title
+        title = f"{self.title}: {note}" if note else self.title
         self.bar.console.print(title, markup=False)  # above the bar, which has 80 columns for the rest
         self.task = self.bar.add_task(self._description(), total=total, completed=done, status="")
 
@@ -75,9 +75,9 @@ class LineObserver:
     def __exit__(self, *exception: object) -> None:
         pass
 
-    def start(self, first_epoch: int, num_epochs: int, steps_per_epoch: int, part: str = "") -> None:
+    def start(self, first_epoch: int, num_epochs: int, steps_per_epoch: int, note: str = "") -> None:
         self.first_epoch, self.num_epochs, self.started = first_epoch, num_epochs, time.monotonic()
-        self.part = f" ({part})" if part else ""
+        self.note = f" ({note})" if note else ""
 
     def step(self, loss: float | None) -> None:
         pass
@@ -86,7 +86,7 @@ class LineObserver:
         done = row["epoch"] - self.first_epoch
         left = (time.monotonic() - self.started) / done * (self.num_epochs - row["epoch"])
         line = (
-            f"{self.title}{self.part}  epoch {row['epoch']}/{self.num_epochs}  {describe_epoch(row)}  {left:.0f} s left"
+            f"{self.title}{self.note}  epoch {row['epoch']}/{self.num_epochs}  {describe_epoch(row)}  {left:.0f} s left"
         )
         print(line, file=sys.stderr, flush=True)
 

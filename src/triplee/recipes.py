@@ -50,8 +50,9 @@ _DOMAINNET: Values = {"epochs": 40, "lr_step": 16, "batch_size": 16}
 # Decays at 40 % and 80 % of the epochs, where the authors' scripts have them.
 _SHORT: Values = {"image_size": 160, "epochs": 30, "lr_step": 12, "batch_size": 4, "replay": 4, "lr": 1e-3}
 
-# A rate for four samples a batch is too low for 64. Each was chosen on source validation (docs/results.md): for digits
-# 0.002 and 0.01 (the paper's 0.01 learns slowly or ends in NaN at b = 4), for PACS 0.001 (the authors') and 0.01.
+# A rate for four samples a batch is too low for 64. For digits 0.002 and 0.01 were chosen on source validation (the
+# paper's 0.01 learns slowly or ends in NaN at b = 4); for PACS 0.001 is the authors', 0.01 was chosen for Vanilla with
+# ResNet-18 and carried over to the rest (docs/results.md).
 _LARGE_BATCH_LR = {"digits": 0.01, "pacs-resnet18": 0.01, "pacs-resnet50": 0.01}
 
 _MAIN = ("vanilla", "triplee-fourier")

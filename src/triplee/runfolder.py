@@ -236,7 +236,7 @@ def read_config(path: Path) -> dict[str, Any]:
     return config
 
 
-# Where the data lie may change as well: what they are is told by their fingerprint.
+# Where the data and the pretrained weights lie may change as well: what they are is told by their fingerprints.
 DECIDED_AT_START = ("precision", "version", "data", "root")
 
 
@@ -248,7 +248,9 @@ def changed_keys(stored: dict[str, Any], asked: dict[str, Any]) -> list[str]:
             continue
         if isinstance(asked[key], dict):
             was = stored.get(key) or {}
-            changes += [f"{k}: {was.get(k)} → {v}" for k, v in asked[key].items() if was.get(k) != v]
+            same_weights = stored.get("weights_fingerprint") == asked.get("weights_fingerprint")
+            moved = {"weights"} if same_weights else set()
+            changes += [f"{k}: {was.get(k)} → {v}" for k, v in asked[key].items() if was.get(k) != v and k not in moved]
         else:
             changes.append(f"{key}: {stored.get(key)} → {asked[key]}")
     return changes

@@ -132,3 +132,15 @@ def test_train_by_name_then_evaluate_finds_the_data_again(call: Call, made_once:
     assert "images: 14400 to train, 3600 to validate, 6000 to test" in answer.stdout
     answer = call("evaluate", out)
     assert answer.returncode == 0 and answer.stdout.splitlines()[1].startswith("svhn\tno\t6000\t"), answer
+
+
+def test_the_embedded_digits_have_no_files(call: Call) -> None:
+    for verb in ("verify", "prepare"):
+        assert_refused(call("data", verb, "digits"), "the embedded digits are part of the program")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"), [("data list", "$TRIPLEE_DATA"), ("train", "made for the data"), ("data prepare", "own recipe")]
+)
+def test_help_says_what_happens_without_an_option(call: Call, words: str, told: str) -> None:
+    assert told in " ".join(call(*words.split(), "--help").stdout.replace("│", " ").split())

@@ -500,7 +500,7 @@ def test_dead_sources_end_with_the_way_by_hand(server: FileServer, tmp_path: Pat
     urls = (server.serve("/gone", Served(status=404)), server.serve("/page", Served(PAGE, content_type="text/html")))
     watcher = Watcher()
     message = refusal(make_toy(Archive(file="toy.zip", urls=urls)), tmp_path, None, watcher)
-    way = "Get toy.zip from the shelf; then: triplee data download toy --from FILE"
+    way = f"Get toy.zip from the shelf; then: triplee data download toy --root {tmp_path} --from FILE"
     assert message == f"no source gives toy.zip: {way}" and len(watcher.notes) == 2
     assert refusal(make_toy(), tmp_path) == f"Toy has no source to download from: {way}"
 
@@ -529,6 +529,25 @@ def test_another_set_under_the_right_name(server: FileServer, tmp_path: Path) ->
     said = "expected folders red, blue; found Other/green, Other/red"
     assert message == f"what was unpacked is not Toy: {said}"
     assert_nothing_left(tmp_path)
+
+
+def test_a_source_of_another_set_is_left_for_the_next_and_what_is_checked_is_kept(
+    server: FileServer, tmp_path: Path
+) -> None:
+    wrong = server.serve("/wrong", Served(zipped({"green/x/1.png": b"1"})))
+    right, content = server.serve("/right", Served(zipped(IMAGES))), zipped({"more/list.txt": b"1"})
+    checked = Archive(
+        file="list.zip", urls=(server.serve("/list", Served(content)),), sha256=hashlib.sha256(content).hexdigest()
+    )
+    watcher = Watcher()
+    folder = download_set(
+        make_toy(Archive(file="toy.zip", urls=(wrong, right)), checked), tmp_path / "a", None, watcher
+    )
+    assert files_in(folder) == {**IMAGES, "more/list.txt": b"1"}
+    assert len(watcher.notes) == 1 and watcher.notes[0].startswith(f"{wrong}: what was unpacked is not Toy")
+    refusal(make_toy(Archive(file="toy.zip", urls=(wrong,)), checked), tmp_path / "b")
+    kept = [path.name for path in (tmp_path / "b/.downloads/toy").iterdir()]
+    assert "list.zip" in kept and not any(name.startswith("toy") for name in kept)
 
 
 def test_a_root_where_nothing_can_be_written(tmp_path: Path) -> None:

@@ -10,6 +10,8 @@ import torch
 
 from triplee.data.pool import Pool
 from triplee.data.split import split_pool
+from triplee.engine.evaluate import evaluate_run
+from triplee.engine.loading import load_run
 from triplee.engine.selection import SELECTIONS, best_epoch, describe_selection
 from triplee.engine.train import Interrupted, train_run
 from triplee.progress import LineObserver
@@ -45,12 +47,15 @@ def test_leave_one_out_goes_by_the_mean_over_held_out_sources(finished: tuple[Pa
     assert result["fold_accuracy"] == means.max()
     assert result["accuracy"] == rows[result["epoch"] - 1]["target_accuracy"]
     assert result["selection"] == "leave-one-out"
+    assert result["seconds"] > sum(fold.read_result()["seconds"] for fold in folds.values()) > 0
     assert "leave-one-domain-out cross-validation" in describe_selection(result)
 
 
 def test_a_fold_holds_out_a_source_and_never_sees_the_target(
     small: Pool, finished: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:
+    scores = evaluate_run(load_run(finished[0] / "folds" / "red", CPU), small, own_data=True, domain="blue")
+    assert [score.role for score in scores] == ["no"]
     config = read_config(finished[0] / "folds" / "red")
     assert (config["target"], config["left_out"]) == ("red", "blue")
     split = split_pool(small, "red", 0, left_out="blue")
@@ -63,9 +68,7 @@ def test_a_fold_holds_out_a_source_and_never_sees_the_target(
     assert result["epoch"] == finished[1]["epoch"] and result["fold_accuracy"] == finished[1]["fold_accuracy"]
 
 
-def test_leave_one_out_resumes_in_a_fold(
-    small: Pool, finished: tuple[Path, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_leave_one_out_resumes_in_a_fold(small: Pool, finished: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
     class Stopping(LineObserver):
         def epoch(self, row: dict[str, Any]) -> None:
             raise Interrupted

@@ -30,7 +30,7 @@ class Silent:
     def __init__(self) -> None:
         self.steps, self.rows = 0, []
 
-    def start(self, first_epoch: int, num_epochs: int, steps_per_epoch: int, part: str = "") -> None:
+    def start(self, first_epoch: int, num_epochs: int, steps_per_epoch: int, note: str = "") -> None:
         self.steps_per_epoch = steps_per_epoch
 
     def step(self, loss: float | None) -> None:

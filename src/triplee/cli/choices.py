@@ -1,6 +1,5 @@
 """From words on the command line to values: a recipe, a device, the data."""
 
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,7 +15,7 @@ DataArgument = Annotated[
 SkipBad = Annotated[bool, typer.Option("--skip-bad", help="leave unreadable images out instead of refusing")]
 Device = Annotated[str | None, typer.Option(help="cpu or cuda; the GPU where there is one")]
 Root = Annotated[
-    Path | None, typer.Option(help="folder that holds the benchmarks [default: $TRIPLEE_DATA, else ./data]")
+    Path | None, typer.Option(help="folder that holds the benchmarks (default: $TRIPLEE_DATA, else ./data)")
 ]
 
 
@@ -31,9 +30,9 @@ def choose_recipe(name: str, changes: list[str], weights: Path | None = None) ->
             raise InputError(f"--set takes KEY=VALUE, not {change!r}")
         values[key.strip()] = _parse_value(text, change)
     if weights is not None:
-        values["weights"] = str(weights.expanduser().absolute())
+        values["weights"] = str(weights)
     if not name.endswith((".yaml", ".yml")):
-        return make_recipe(values, find_recipe(name)), name
+        return _in_full(make_recipe(values, find_recipe(name))), name
     try:
         content = yaml.safe_load(Path(name).read_text())
     except FileNotFoundError:
@@ -45,7 +44,14 @@ def choose_recipe(name: str, changes: list[str], weights: Path | None = None) ->
     called = Path(name).stem
     if isinstance(content.get("recipe"), dict):  # a run's config.yaml: run it again
         content, called = content["recipe"], str(content.get("recipe_name", called))
-    return make_recipe({**{str(key): value for key, value in content.items()}, **values}), called
+    return _in_full(make_recipe({**{str(key): value for key, value in content.items()}, **values})), called
+
+
+def _in_full(recipe: Recipe) -> Recipe:
+    """With the whole path of the weights, so that the run can go on from another working folder."""
+    if recipe.weights in ("none", "imagenet"):
+        return recipe
+    return make_recipe({"weights": str(Path(recipe.weights).expanduser().absolute())}, recipe)
 
 
 def _parse_value(text: str, change: str) -> Any:
@@ -80,5 +86,4 @@ def load_pool(data: str, image_size: int, root: Path | None, skip_bad: bool) -> 
         pool = load_data(data, image_size, root=root, skip_bad=skip_bad, on_progress=on_progress)
     for note in pool.notes:
         warn(note)
-    sys.stderr.flush()
     return pool

@@ -1,6 +1,5 @@
 """The verbs about data: list, download, verify, prepare."""
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -78,7 +77,7 @@ def download(
     name: Name,
     root: Root = None,
     from_: Annotated[
-        Path | None, typer.Option("--from", help="an archive you already have, or a folder of them, not the network")
+        Path | None, typer.Option("--from", help="an archive you already have, or a folder of several")
     ] = None,
 ) -> None:
     """Get a benchmark: resumable, checked, unpacked safely, in place only when it is whole.
@@ -133,7 +132,7 @@ def prepare(
     data: NameOrFolder,
     root: Root = None,
     size: Annotated[
-        int | None, typer.Option(min=8, max=1024, help="pixels [default: what the data's own recipe takes]")
+        int | None, typer.Option(min=8, max=1024, help="pixels (default: what the data's own recipe takes)")
     ] = None,
     skip_bad: SkipBad = False,
 ) -> None:
@@ -157,5 +156,4 @@ def prepare(
         raise InputError(
             f"{len(prepared.bad)} of {len(folder):,} images cannot be read: repair or remove them, or add --skip-bad"
         )
-    sys.stdout.flush()
     print(f"{len(folder) - len(prepared.bad):,} images at {size} px in {prepared.entry}")

@@ -66,6 +66,8 @@ class DownloadBar:
         self.bar.stop()
 
     def start(self, what: str, total: int | None) -> None:
+        for task in self.bar.task_ids:
+            self.bar.remove_task(task)
         self.task = self.bar.add_task(what, total=total)
 
     def advance(self, num: int) -> None:

@@ -67,11 +67,11 @@ def train(
         str | None,
         typer.Option(
             help="name from `triplee recipes`, a YAML file, or a run's config.yaml (its recipe only)"
-            " [default: the one made for the data]"
+            " (default: the one made for the data)"
         ),
     ] = None,
     seed: Annotated[int, typer.Option(min=0)] = 0,
-    out: Annotated[Path | None, typer.Option(help="run folder [default: runs/<data>-<target>-<recipe>-<seed>]")] = None,
+    out: Annotated[Path | None, typer.Option(help="run folder (default: runs/<data>-<target>-<recipe>-<seed>)")] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="change a recipe key")] = None,
     weights: Annotated[
         Path | None, typer.Option(help="pretrained backbone, .pth or .safetensors; the same as --set weights=FILE")
@@ -122,8 +122,8 @@ def train(
 
 def evaluate(
     run: Annotated[Path, typer.Argument(help="run folder")],
-    data: Annotated[str | None, typer.Option(help="other data [default: the run's own]")] = None,
-    domain: Annotated[str | None, typer.Option(help="one domain [default: the target, or all of other data]")] = None,
+    data: Annotated[str | None, typer.Option(help="other data (default: the run's own)")] = None,
+    domain: Annotated[str | None, typer.Option(help="one domain (default: the target, or all of other data)")] = None,
     root: Root = None,
     skip_bad: SkipBad = False,
     device: Device = None,

@@ -10,7 +10,7 @@ from importlib.resources import files
 from typing import Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from triplee.settings import InputError, nearest
 
@@ -96,7 +96,12 @@ def find_benchmark(name: str) -> Benchmark:
     """The entry of that name; an unknown name is one line with the nearest one."""
     if name not in benchmark_names():
         raise InputError(f"unknown benchmark {name!r}: {nearest(name, benchmark_names())}")
-    return Benchmark.model_validate(yaml.safe_load((_FOLDER / f"{name}.yaml").read_text(encoding="utf-8")))
+    try:
+        return Benchmark.model_validate(yaml.safe_load((_FOLDER / f"{name}.yaml").read_text(encoding="utf-8")))
+    except (ValidationError, yaml.YAMLError) as error:
+        reason = error.errors()[0] if isinstance(error, ValidationError) else {"loc": (), "msg": str(error)}
+        where = ".".join(map(str, reason["loc"]))
+        raise InputError(f"benchmarks/{name}.yaml: {where} {' '.join(reason['msg'].split())}") from None
 
 
 def read_val_images(benchmark: Benchmark) -> frozenset[str]:

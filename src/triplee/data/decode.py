@@ -1,7 +1,7 @@
 """Decode: the bytes of one image file to pixels, upright, RGB, squashed to image_size².
 
-Pillow: it reads every format here, and on JPEGs to 224 px no decoder was over a quarter faster; OpenCV was up to twice
-as fast to 160 px, with other pixels, and half as fast on large ones (bench/prepare.py).
+By Pillow, which reads every format here and decodes large JPEGs at a fraction; what others would gain and cost is in
+docs/performance.md.
 Comes in: a file. Goes out: uint8 (3,H,W), or a BadImage that says why not. Axes: C channels, H height, W width.
 """
 

@@ -20,14 +20,14 @@ from triplee.data.catalog import Archive, Benchmark
 from triplee.data.fetch import check, discard, fetch, make_record, read_record
 from triplee.data.folder import suffix_of
 from triplee.data.locate import find_set
-from triplee.data.unpack import LISTS, BadArchive, Observer, unpack
+from triplee.data.unpack import LISTS, BadArchive, DownloadObserver, unpack
 from triplee.runfolder import unwritable, write_atomically
 from triplee.settings import InputError
 
 RECORD = ".triplee.json"
 
 
-def download_set(benchmark: Benchmark, root: Path, from_file: Path | None, observer: Observer) -> Path:
+def download_set(benchmark: Benchmark, root: Path, from_file: Path | None, observer: DownloadObserver) -> Path:
     """Fetch, unpack and put in place; gives the set's folder. Of two at once, one waits and finds it done.
 
     `from_file` is the user's: one of the benchmark's archives by its name, a folder of such, or any archive of the set.
@@ -45,12 +45,7 @@ def download_set(benchmark: Benchmark, root: Path, from_file: Path | None, obser
                 observer.note(f"{destination} has been put there by the other process")
                 return destination
             try:
-                records = _fetch_and_unpack(benchmark, archives, own, downloads, staging / "content", observer)
-                try:
-                    found = _arrange_set(benchmark, staging, observer)
-                except InputError:
-                    _clear(downloads, benchmark, own)
-                    raise
+                found, records = _find_in_sources(benchmark, archives, own, downloads, staging, observer)
                 record = {"benchmark": benchmark.name, "archives": records}
                 write_atomically(found / RECORD, (json.dumps(record, indent=2) + "\n").encode())
                 os.sync()  # a power cut after the rename must not leave empty files
@@ -65,7 +60,7 @@ def download_set(benchmark: Benchmark, root: Path, from_file: Path | None, obser
 
 
 def _take_own(
-    benchmark: Benchmark, from_file: Path | None, observer: Observer
+    benchmark: Benchmark, from_file: Path | None, observer: DownloadObserver
 ) -> tuple[tuple[Archive, ...], dict[str, dict[str, Any]]]:
     """The archives that make up the set, and the records of those that the user has brought, checked."""
     archives = benchmark.archives
@@ -88,7 +83,7 @@ def _take_own(
         raise InputError(f"cannot read {from_file}: {(error.strerror or str(error)).lower()}") from None
 
 
-def _check_own(archive: Archive, path: Path, observer: Observer) -> dict[str, Any]:
+def _check_own(archive: Archive, path: Path, observer: DownloadObserver) -> dict[str, Any]:
     sha256, fault = check(archive, path, observer)
     if fault:
         rename = "give it another file name if it is another copy of the set"
@@ -97,7 +92,7 @@ def _check_own(archive: Archive, path: Path, observer: Observer) -> dict[str, An
 
 
 @contextmanager
-def _alone(lock_path: Path, benchmark: Benchmark, observer: Observer) -> Iterator[None]:
+def _alone(lock_path: Path, benchmark: Benchmark, observer: DownloadObserver) -> Iterator[None]:
     lock = filelock.FileLock(lock_path)
     try:
         lock.acquire(timeout=0)
@@ -110,16 +105,50 @@ def _alone(lock_path: Path, benchmark: Benchmark, observer: Observer) -> Iterato
         lock.release()
 
 
+def _find_in_sources(
+    benchmark: Benchmark,
+    archives: tuple[Archive, ...],
+    own: Mapping[str, dict[str, Any]],
+    downloads: Path,
+    staging: Path,
+    observer: DownloadObserver,
+) -> tuple[Path, list[dict[str, Any]]]:
+    """The set as it will lie under the root, and a record of each archive. Of a source with another set, the next."""
+    while True:
+        records = _fetch_and_unpack(benchmark, archives, own, downloads, staging / "content", observer)
+        try:
+            return _arrange_set(benchmark, staging, observer), records
+        except InputError as wrong:
+            # What has the published checksum is not to blame, and is kept.
+            doubtful = {a.file for a in archives if a.file not in own and not (a.sha256 or a.md5)}
+            source_of = {record["file"]: record["source"] for record in records}
+            for file in doubtful:
+                discard(downloads / file)
+            left = tuple(_without(a, source_of[a.file]) if a.file in doubtful else a for a in archives)
+            if not doubtful or not all(a.urls for a in left if a.file in doubtful):
+                with suppress(OSError):
+                    downloads.rmdir()
+                raise
+            observer.note(f"{', '.join(source_of[file] for file in sorted(doubtful))}: {wrong}")
+            archives = left
+
+
+def _without(archive: Archive, url: str) -> Archive:
+    return archive.model_copy(update={"urls": tuple(other for other in archive.urls if other != url)})
+
+
 def _fetch_and_unpack(
     benchmark: Benchmark,
     archives: tuple[Archive, ...],
     own: Mapping[str, dict[str, Any]],
     downloads: Path,
     content: Path,
-    observer: Observer,
+    observer: DownloadObserver,
 ) -> list[dict[str, Any]]:
     """Fill `content`; gives a record of each archive. A source whose archive is refused is left for the next."""
-    by_hand = f"{benchmark.manual.strip().rstrip('.')}; then: triplee data download {benchmark.name} --from FILE"
+    what = "FOLDER" if len(benchmark.archives) > 1 else "FILE"
+    again = f"triplee data download {benchmark.name} --root {downloads.parent.parent} --from {what}"
+    by_hand = f"{benchmark.manual.strip().rstrip('.')}; then: {again}"
     if not archives:
         raise InputError(" ".join(f"{benchmark.title} has no source to download from: {by_hand}".split()))
     pending = list(archives)
@@ -136,14 +165,13 @@ def _fetch_and_unpack(
                     raise
                 observer.note(f"{source}: {bad}")
                 discard(fetched[archive.file])
-                others = tuple(url for url in archive.urls if url != source)
-                pending[index] = archive.model_copy(update={"urls": others})
+                pending[index] = _without(archive, source)
                 break
         else:
             return records
 
 
-def _place(archive: Archive, path: Path, folder: Path, observer: Observer) -> None:
+def _place(archive: Archive, path: Path, folder: Path, observer: DownloadObserver) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     if suffix_of(archive.file) in LISTS:  # a list of the published split is no archive
         shutil.copyfile(path, folder / archive.file)
@@ -151,7 +179,7 @@ def _place(archive: Archive, path: Path, folder: Path, observer: Observer) -> No
         unpack(path, folder, observer)
 
 
-def _arrange_set(benchmark: Benchmark, staging: Path, observer: Observer) -> Path:
+def _arrange_set(benchmark: Benchmark, staging: Path, observer: DownloadObserver) -> Path:
     """The unpacked tree as it will lie under the root; InputError when the benchmark is not found in it."""
     if benchmark.arrange and find_set(benchmark, staging / "content") is None:
         observer.note(arrange_camera_traps(staging / "content", set(benchmark.classes)))

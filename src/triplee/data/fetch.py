@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 
 from triplee import __version__
 from triplee.data.catalog import Archive
-from triplee.data.unpack import MAX_BYTES, Observer, require_room
+from triplee.data.unpack import MAX_BYTES, DownloadObserver, require_room
 from triplee.runfolder import unwritable, write_atomically
 from triplee.settings import InputError
 
@@ -90,7 +90,7 @@ class _Part:
         self.origin_path.unlink(missing_ok=True)
 
 
-def fetch(archive: Archive, folder: Path, observer: Observer, by_hand: str = "") -> Path:
+def fetch(archive: Archive, folder: Path, observer: DownloadObserver, by_hand: str = "") -> Path:
     """`<folder>/<archive.file>`, whole and checked, from the first source that gives it; `by_hand` ends the error."""
     target = folder / archive.file
     part = _Part(target)
@@ -119,7 +119,7 @@ def fetch(archive: Archive, folder: Path, observer: Observer, by_hand: str = "")
     raise InputError(" ".join(f"no source gives {archive.file}: {by_hand or 'try again later'}".split()))
 
 
-def _is_whole(archive: Archive, target: Path, observer: Observer) -> bool:
+def _is_whole(archive: Archive, target: Path, observer: DownloadObserver) -> bool:
     """Whether an earlier run has fetched the file; the checksum kept then must still fit."""
     if not target.is_file():
         return False
@@ -130,7 +130,7 @@ def _is_whole(archive: Archive, target: Path, observer: Observer) -> bool:
     return False
 
 
-def _fill(url: str, part: _Part, archive: Archive, observer: Observer) -> None:
+def _fill(url: str, part: _Part, archive: Archive, observer: DownloadObserver) -> None:
     """Try one source as long as it brings something."""
     most, fruitless = 0, 0
     while True:
@@ -143,7 +143,7 @@ def _fill(url: str, part: _Part, archive: Archive, observer: Observer) -> None:
             time.sleep(PAUSE_S * (1 + fruitless))
 
 
-def _pull(url: str, part: _Part, archive: Archive, observer: Observer) -> None:
+def _pull(url: str, part: _Part, archive: Archive, observer: DownloadObserver) -> None:
     """One request; returns when the part is whole. It is left alone until the answer proves to be the file."""
     origin, have = part.origin(), part.size()
     checked = archive.sha256 or archive.md5
@@ -259,7 +259,7 @@ def _is_page(response: http.client.HTTPResponse, chunk: bytes, offset: int) -> b
     return typed or (offset == 0 and looks is not None)
 
 
-def check(archive: Archive, path: Path, observer: Observer) -> tuple[str, str | None]:
+def check(archive: Archive, path: Path, observer: DownloadObserver) -> tuple[str, str | None]:
     """The sha256 of a file, and what the catalog has against it (None: nothing)."""
     num_bytes = path.stat().st_size
     observer.start(f"checking {archive.file}", num_bytes)

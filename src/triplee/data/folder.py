@@ -32,6 +32,7 @@ class ImageFolder:
     domains: tuple[str, ...]
     classes: tuple[str, ...]
     notes: tuple[str, ...] = ()  # lines for people: what was passed over, and why
+    benchmark: str = ""  # whose names these are, if not the folder's own
 
     def __len__(self) -> int:
         return len(self.names)

@@ -40,6 +40,8 @@ def list_data(data: str, root: Path | None = None) -> ImageFolder:
     """The image files of a benchmark under `root` or of a folder (write ./pacs for a folder of a benchmark's name)."""
     if data in benchmark_names():
         return list_benchmark(find_benchmark(data), (root or data_root()).absolute())
+    if data == EMBEDDED:
+        raise InputError("the embedded digits are part of the program: there are no files to look at")
     folder = Path(data).expanduser()
     if not data or not os.access(folder, os.F_OK):
         names = [EMBEDDED, *benchmark_names()]

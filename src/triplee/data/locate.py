@@ -5,6 +5,7 @@ the catalog's order, and the published split where there is one. Axis: N images.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -42,12 +43,19 @@ def _candidates(benchmark: Benchmark, root: Path) -> Iterator[Path]:
     level = [root] if root.is_dir() else []
     for _ in range(3):
         yield from level
-        level = [folder / name for folder in level for name in scan(folder)[0]]
+        level = [folder / name for folder in level for name in _folders_in(folder)]
 
 
 def _domains_in(benchmark: Benchmark, folder: Path) -> set[str]:
     own = _own_names(benchmark.domains)
-    return {own[fold_name(name)] for name in scan(folder)[0] if fold_name(name) in own}
+    return {own[fold_name(name)] for name in _folders_in(folder) if fold_name(name) in own}
+
+
+def _folders_in(folder: Path) -> list[str]:
+    """None where it may not be read: a disk's `lost+found` is nobody's data."""
+    with suppress(InputError):
+        return scan(folder)[0]
+    return []
 
 
 def _own_names(names: Mapping[str, Sequence[str]]) -> dict[str, str]:
@@ -95,9 +103,10 @@ def _use_own_names(benchmark: Benchmark, folder: ImageFolder) -> ImageFolder:
     for mine, theirs in ((own_domain, folder.domains), (own_class, folder.classes)):
         renamed = [f"{name} = {mine[f]}" for name in theirs if (f := fold_name(name)) in mine and mine[f] != name]
         notes += [f"other names here: {', '.join(renamed)}"] if renamed else []
-    return _take(
-        replace(folder, domains=domains, classes=classes, domains_N=domains_N, labels_N=labels_N), order_N, notes
+    renamed = replace(
+        folder, domains=domains, classes=classes, domains_N=domains_N, labels_N=labels_N, benchmark=benchmark.name
     )
+    return _take(renamed, order_N, notes)
 
 
 def _split_by_names(benchmark: Benchmark, folder: ImageFolder) -> ImageFolder:

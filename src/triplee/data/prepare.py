@@ -1,7 +1,7 @@
 """Prepare: decode every image of a folder once, squashed to image_size², and keep the result (data/store.py).
 
 Comes in: an ImageFolder. Goes out: a Pool. A later load compares file times, reads again only the files whose times do
-not vouch for them, and decodes only content it has not stored. Labels and splits are the folder's, never the store's.
+not vouch for them, and decodes what it has not stored. Labels and splits are the folder's, never the store's.
 Axes: N images of the folder, R rows of pixels, T file times.
 """
 
@@ -118,12 +118,13 @@ def available_memory() -> int:
         group = Path("/sys/fs/cgroup") / Path("/proc/self/cgroup").read_text().rsplit("::/", 1)[-1].strip()
         for folder in (group, *group.parents):
             with contextlib.suppress(OSError, ValueError):  # ValueError: "max", which is no limit
-                available = min(available, int((folder / "memory.max").read_text()))
+                limit, used = (int((folder / f"memory.{name}").read_text()) for name in ("max", "current"))
+                available = min(available, limit - used)
     return available
 
 
 def _entry(folder: ImageFolder, image_size: int) -> Path:
-    place = f"{VERSION}\0{image_size}\0".encode() + os.fsencode(folder.root.resolve())
+    place = f"{VERSION}\0{image_size}\0{folder.benchmark}\0".encode() + os.fsencode(folder.root.resolve())
     return cache_folder() / "folders" / hashlib.blake2b(place, digest_size=16).hexdigest()
 
 
@@ -269,7 +270,7 @@ def _decoded(name: str, file: ReadImage) -> _Image:
 
 
 def _read_images(prepared: Prepared, image_size: int) -> torch.Tensor | MappedImages | None:
-    """The stored images, in memory or on disk; None when they are damaged."""
+    """The stored images, in memory or, unchecked, on disk; None when they are damaged."""
     manifest, shape = prepared.manifest, (len(prepared.rows), 3, image_size, image_size)
     try:
         if np.prod(shape) > RESIDENT_SHARE * available_memory():
@@ -294,8 +295,9 @@ def _refuse_bad(folder: ImageFolder, bad: dict[int, str], skip_bad: bool) -> Non
     ):
         num_good = np.bincount(index_N[good], minlength=len(names))
         if not num_good.all():
-            name = names[int(num_good.argmin())]
-            raise InputError(f"{kind} {name!r} of {folder.root} has only bad images: repair them or remove the {kind}")
+            lost = int(num_good.argmin())
+            what = "only bad images: repair them" if lost in index_N else "no image: get some"
+            raise InputError(f"{kind} {names[lost]!r} of {folder.root} has {what} or remove the {kind}")
 
 
 def _describe_bad(folder: ImageFolder, bad: dict[int, str]) -> list[str]:

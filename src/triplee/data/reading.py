@@ -20,7 +20,7 @@ from typing import IO, NamedTuple
 
 from triplee.data.changes import digest_of, file_times, read_or_bad
 from triplee.data.decode import BadImage, decode_content
-from triplee.data.store import FileTimes
+from triplee.data.store import UNKNOWN, FileTimes
 from triplee.data.threads import MAX_PENDING, in_threads, num_cores
 from triplee.settings import InputError
 
@@ -51,12 +51,14 @@ def read_image(path: str, image_size: int, known: Container[bytes] = ()) -> Read
     digest = digest_of(content)
     if digest in known:
         return ReadImage(times, digest, None, 0, None)
+    if isinstance(content, BadImage):  # of no fault of its own, perhaps: its times do not vouch for that
+        return ReadImage(UNKNOWN, digest, None, 0, content.reason)
     try:
-        if isinstance(content, BadImage):
-            raise content
         pixels = decode_content(source, content, image_size).data.cast("B")
     except BadImage as bad:
         return ReadImage(times, digest, None, 0, bad.reason)
+    except MemoryError:
+        return ReadImage(UNKNOWN, digest, None, 0, "there is not enough memory to decode it")
     return ReadImage(times, digest, pixels, zlib.crc32(pixels), None)
 
 
@@ -70,20 +72,20 @@ def read_images(
     row_bytes = 3 * image_size**2
     per_task = max(1, min(_PER_TASK, _TASK_BYTES // row_bytes))
     tasks = [paths[start : start + per_task] for start in range(0, len(paths), per_task)]
-    with _Processes(image_size, per_task * row_bytes) as processes:
-        answers = in_threads(lambda number: processes.do_task(tasks[number]), len(tasks), per_task=1)
-        with contextlib.closing(answers):
-            for slot, images in answers:
-                for place, image in enumerate(images):
-                    yield image if image.bad else image._replace(pixels=processes.pixels(slot, place))
-                processes.free(slot)
+    num_processes = min(num_cores(), len(tasks))
+    processes = _Processes(num_processes, image_size, per_task * row_bytes)
+    answers = in_threads(lambda number: processes.do_task(tasks[number]), len(tasks), 1, num_processes)
+    with contextlib.closing(answers), processes:  # processes end first: a thread may wait for one that hangs
+        for slot, images in answers:
+            for place, image in enumerate(images):
+                yield image if image.bad else image._replace(pixels=processes.pixels(slot, place))
+            processes.free(slot)
 
 
 class _Processes:
     """One for each core. A thread takes one that is idle and a free slot of the shared memory, and waits for it."""
 
-    def __init__(self, image_size: int, slot_bytes: int) -> None:
-        num_processes = num_cores()
+    def __init__(self, num_processes: int, image_size: int, slot_bytes: int) -> None:
         num_slots = MAX_PENDING * num_processes + 2  # a task in every thread and place of the queue, and one being used
         self._row_bytes, self._slot_bytes = 3 * image_size**2, slot_bytes
         with contextlib.ExitStack() as stack:
@@ -91,19 +93,28 @@ class _Processes:
             self._memory = mmap.mmap(file.fileno(), num_slots * slot_bytes)
             settings = (file.fileno(), num_slots * slot_bytes, slot_bytes, image_size)
             code = f"from triplee.data.reading import answer_tasks; answer_tasks{settings}"
-            environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+            path = os.pathsep.join(place or os.getcwd() for place in sys.path)  # noqa: PTH109
+            one_thread = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+            environment = {**os.environ, **one_thread, "PYTHONPATH": path}
 
             def start() -> subprocess.Popen[bytes]:
                 return subprocess.Popen(
-                    [sys.executable, "-c", code],
+                    [sys.executable, "-P", "-c", code],  # -P: not from the working folder, unless the caller does
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
+                    stderr=subprocess.DEVNULL,  # what it has to say is in its answers
                     env=environment,
                     pass_fds=[file.fileno()],
                     start_new_session=True,  # Ctrl-C is for the caller, who ends it in good order
                 )
 
-            self._all = [start() for _ in range(num_processes)]
+            self._all: list[subprocess.Popen[bytes]] = []
+            try:
+                for _ in range(num_processes):
+                    self._all.append(start())
+            except OSError as error:
+                self.__exit__()
+                raise InputError(f"cannot start processes to decode images: {error.strerror or error}") from None
         self._idle: queue.SimpleQueue[subprocess.Popen[bytes]] = queue.SimpleQueue()
         self._slots: queue.SimpleQueue[int] = queue.SimpleQueue()
         for process in self._all:

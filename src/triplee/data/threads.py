@@ -1,4 +1,4 @@
-"""Work on many images in threads, results in order. Reading and decoding leave Python's lock free most of the time."""
+"""Work on many images in threads, results in order: for what waits, for files or for other processes."""
 
 import os
 from collections import deque
@@ -11,16 +11,19 @@ MAX_PENDING = 2  # tasks handed over for each thread, done or not
 T = TypeVar("T")
 
 
-def in_threads(work: Callable[[int], T], num_items: int, per_task: int = 16) -> Generator[T, None, None]:
+def in_threads(
+    work: Callable[[int], T], num_items: int, per_task: int = 16, num_threads: int | None = None
+) -> Generator[T, None, None]:
     """work(0), work(1), … in order. Few tasks are under way at a time, so that results do not fill the memory.
 
     `per_task`: items a thread is handed at once, as handing over a small one costs more than the work itself.
+    `num_threads`: as many as there are cores, unless told.
     """
 
     def do_task(start: int) -> list[T]:
         return [work(index) for index in range(start, min(start + per_task, num_items))]
 
-    num_threads = num_cores()
+    num_threads = num_threads or num_cores()
     pending: deque[Future[list[T]]] = deque()
     with ThreadPoolExecutor(num_threads) as threads:
         try:

@@ -37,7 +37,7 @@ _DAMAGE = (
 )
 
 
-class Observer(Protocol):
+class DownloadObserver(Protocol):
     """Who shows the progress: `start` begins a bar at zero, `note` is a line for people."""
 
     def start(self, what: str, total: int | None) -> None: ...
@@ -60,7 +60,7 @@ class _Entry:
 def unpack(
     archive: Path,
     folder: Path,
-    observer: Observer,
+    observer: DownloadObserver,
     *,
     max_bytes: int = MAX_BYTES,
     max_entries: int = MAX_ENTRIES,

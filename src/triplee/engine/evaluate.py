@@ -51,7 +51,8 @@ def evaluate_run(loaded: LoadedRun, pool: Pool, *, own_data: bool, domain: str |
         index_N = np.flatnonzero(pool.domains_N == pool.domains.index(name))
         probabilities = loaded.probabilities(pool.images_NCHW, index_N)
         ensemble, members = accuracies(probabilities, labels_N[index_N])
-        role = "other data" if not own_data else "no" if name == config["target"] else "yes"
+        unseen = name in (config["target"], config.get("left_out"))
+        role = "other data" if not own_data else "no" if unseen else "yes"
         scores.append(DomainScore(name, role, len(index_N), ensemble, members))
     return scores
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -33,7 +33,7 @@ SAVE_EVERY_SECONDS = 300  # within an epoch, so that a crash in a long one costs
 class Observer(Protocol):
     """Whoever shows progress: a bar on a terminal, plain lines elsewhere."""
 
-    def start(self, first_epoch: int, num_epochs: int, steps_per_epoch: int, part: str = "") -> None: ...
+    def start(self, first_epoch: int, num_epochs: int, steps_per_epoch: int, note: str = "") -> None: ...
     def step(self, loss: float | None) -> None: ...
     def epoch(self, row: dict[str, Any]) -> None: ...
 
@@ -71,14 +71,14 @@ def train_run(
         if folder.result_path.exists():
             folder.state_path.unlink(missing_ok=True)  # of a run that was killed when it had just finished
             return folder.read_result()
-        fold_accuracy_E = _train_folds(pool, folds, recipe, folder, observer, recipe_name, seed, device)
+        folds_done = _train_folds(pool, folds, recipe, folder, observer, recipe_name, seed, device)
         specs = [MemberSpec(recipe, seed, k, split.train_N, len(pool.classes)) for k in range(recipe.members)]
         stack = Stack(specs, pool.images_NCHW, pool.labels_N, device, config["precision"])
         state = _State.load(folder, stack) if folder.state_path.exists() else _State(len(specs))
         rows = folder.read_metrics()[: state.epoch]
         if len(rows) < state.epoch:
             raise InputError(f"{folder.metrics_path} has lost lines: restore it, or train again")
-        return _train(folder, stack, state, rows, pool, split, recipe, observer, config, fold_accuracy_E)
+        return _train(folder, stack, state, rows, pool, split, recipe, observer, config, folds_done)
     except LossNotFinite as error:
         kept = f"; the last good state is kept in {out}" if folder.state_path.exists() else ""
         raise InputError(f"{error}: lower lr and choose another --out{kept}") from None
@@ -96,7 +96,7 @@ def _train(
     recipe: Recipe,
     observer: Observer,
     config: dict[str, Any],
-    fold_accuracy_E: list[float],
+    folds: "_Folds",
 ) -> dict[str, Any]:
     started = time.monotonic() - state.seconds
     steps_per_epoch = sum(spec.plan(0).num_steps for spec in stack.specs)
@@ -121,8 +121,8 @@ def _train(
                 if sum(state.progress.steps) < steps_per_epoch:
                     save()
             row = _epoch_row(state, stack, pool, split, recipe)
-            if fold_accuracy_E:
-                row["fold_accuracy"] = fold_accuracy_E[state.epoch]
+            if folds.accuracy_E:
+                row["fold_accuracy"] = folds.accuracy_E[state.epoch]
             rows.append(row)
             state.next_epoch()
             if best_epoch(rows, recipe.selection) == row["epoch"]:
@@ -133,7 +133,7 @@ def _train(
             save()
             write_events(row)
             observer.epoch(row)
-    seconds = round(time.monotonic() - started, 2)
+    seconds = round(time.monotonic() - started + folds.seconds, 2)
     result = {**make_result(rows, recipe.selection, config), "seconds": seconds, "version": __version__}
     folder.write_result(result)
     folder.state_path.unlink(missing_ok=True)
@@ -149,15 +149,15 @@ def _train_folds(
     recipe_name: str,
     seed: int,
     device: torch.device,
-) -> list[float]:
+) -> "_Folds":
     """Leave-one-domain-out cross-validation: accuracy by epoch on a source that was held out, mean over sources.
 
     The run's target is in no fold. A fold is a run of its own under folds/, so that it resumes like one.
     """
-    curves = []
+    curves, seconds = [], 0.0
     for split in folds:
         fold = RunFolder(folder.path / "folds" / split.target)
-        train_run(
+        result = train_run(
             pool,
             split,
             make_recipe({"selection": "source-val"}, recipe),
@@ -169,7 +169,13 @@ def _train_folds(
             device=device,
         )
         curves.append([row["target_accuracy"] for row in fold.read_metrics()])
-    return np.mean(curves, axis=0).tolist() if curves else []
+        seconds += result["seconds"]
+    return _Folds(np.mean(curves, axis=0).tolist() if curves else [], seconds)
+
+
+class _Folds(NamedTuple):
+    accuracy_E: list[float]  # by epoch; empty where the run does not cross-validate
+    seconds: float
 
 
 class _State:
