@@ -335,3 +335,9 @@ def test_a_result_is_whole_or_one_line(tmp_path: Path) -> None:
         folder.result_path.write_bytes(content)
         with pytest.raises(InputError, match=r"result\.json is damaged: restore it, or train again"):
             folder.read_result()
+
+
+def test_a_folder_that_weight_files_could_not_be_read_from_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="choose another --out"):
+        RunFolder(tmp_path / os.fsdecode(b"\xff")).claim({}, resume=False)
+    assert list(tmp_path.iterdir()) == []

@@ -127,6 +127,12 @@ class RunFolder:
 
         A new run writes its config; a resumed one must have the same, except what the first start decided by itself.
         """
+        try:
+            str(self.path.absolute()).encode()
+        except UnicodeEncodeError:
+            raise InputError(
+                f"{self.path} cannot be written as text, which weight files need: choose another --out"
+            ) from None
         if self.path.exists() and not self.path.is_dir():
             raise InputError(f"{self.path} is a file: choose another --out")
         if not self.config_path.exists():

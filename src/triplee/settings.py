@@ -30,16 +30,24 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"known: {', '.join(options)}" if len(options) <= 40 else f"{len(options)} are known"
 
 
+def user_path(text: str | Path) -> Path:
+    """A path as people write it, `~` and all."""
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        raise InputError(f"{text}: there is no such home folder, write the path in full") from None
+
+
 def cache_folder() -> Path:
     """Where decoded images are kept: $TRIPLEE_CACHE, else the user's cache folder."""
     if chosen := os.environ.get("TRIPLEE_CACHE"):
-        return Path(chosen).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "triplee"
+        return user_path(chosen)
+    return user_path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "triplee"
 
 
 def data_root() -> Path:
     """Where benchmarks are looked for: $TRIPLEE_DATA, else `data` in the working folder."""
-    return Path(os.environ.get("TRIPLEE_DATA") or "data").expanduser()
+    return user_path(os.environ.get("TRIPLEE_DATA") or "data")
 
 
 class Recipe(BaseModel):

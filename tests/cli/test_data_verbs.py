@@ -1,12 +1,15 @@
 """`triplee data`: list, download --from, verify and prepare, from the command line."""
 
+import os
 import shutil
+import signal
+import time
 import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import Call, assert_refused
+from commands import Call, assert_refused, started
 from PIL import Image
 
 from triplee.data.catalog import benchmark_names, find_benchmark
@@ -116,6 +119,7 @@ def test_a_file_of_ones_own_goes_the_way_of_a_download(call: Call, made_once: Pa
         ("download nothing", "unknown benchmark 'nothing'"),
         ("verify pacs --root nowhere", "nowhere is no folder"),
         ("prepare pacs --root nowhere", "nowhere is no folder"),
+        ("verify ~nobody-at-all/x", "there is no such home folder"),
         ("list pacz", "unknown benchmark 'pacz': did you mean 'pacs'?"),
         ("download pacs --from missing.zip", "missing.zip"),
     ],
@@ -144,3 +148,13 @@ def test_the_embedded_digits_have_no_files(call: Call) -> None:
 )
 def test_help_says_what_happens_without_an_option(call: Call, words: str, told: str) -> None:
     assert told in " ".join(call(*words.split(), "--help").stdout.replace("│", " ").split())
+
+
+def test_ctrl_c_says_so_and_leaves_no_process(made_once: Path, tmp_path: Path) -> None:
+    environment = {**os.environ, "TRIPLEE_CACHE": str(tmp_path / "cache")}
+    with started("data", "prepare", "digits-dg", "--root", made_once, "--size", 64, env=environment) as process:
+        while process.poll() is None and not list(tmp_path.glob("cache/folders/*/unfinished.jsonl")):
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        output, errors = process.communicate(timeout=20)
+    assert (process.returncode, output, errors) == (130, "", "triplee: interrupted\n")

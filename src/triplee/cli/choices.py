@@ -7,7 +7,7 @@ import typer
 import yaml
 
 from triplee.cli.printing import image_bar, warn
-from triplee.settings import InputError, Recipe, make_recipe
+from triplee.settings import InputError, Recipe, make_recipe, user_path
 
 DataArgument = Annotated[
     str, typer.Argument(help="digits (embedded), a benchmark's name, or a folder <domain>/<class>/<image>")
@@ -51,7 +51,7 @@ def _in_full(recipe: Recipe) -> Recipe:
     """With the whole path of the weights, so that the run can go on from another working folder."""
     if recipe.weights in ("none", "imagenet"):
         return recipe
-    return make_recipe({"weights": str(Path(recipe.weights).expanduser().absolute())}, recipe)
+    return make_recipe({"weights": str(user_path(recipe.weights).absolute())}, recipe)
 
 
 def _parse_value(text: str, change: str) -> Any:

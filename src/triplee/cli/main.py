@@ -9,6 +9,7 @@ import typer
 
 from triplee import __version__
 from triplee.cli import data, verbs
+from triplee.cli.printing import Stopped
 from triplee.settings import InputError
 
 app = typer.Typer(
@@ -33,14 +34,19 @@ def main() -> None:
         sys.stdout.reconfigure(errors="backslashreplace")  # a file's name may hold what the encoding cannot say
     try:
         code = app(prog_name="triplee", standalone_mode=False)
+        if code == 130:  # Typer's word for Ctrl-C
+            raise KeyboardInterrupt
         sys.stdout.flush()
     except InputError as error:
         code = _fail(str(error))
     except UsageError as error:
         message = error.format_message()  # none for a bare `triplee`, which has shown its help
         code = _fail(f"{message} (see {error.ctx.command_path if error.ctx else 'triplee'} --help)") if message else 2
+    except Stopped as stopped:
+        _fail(str(stopped))
+        code = 130
     except (KeyboardInterrupt, typer.Abort):
-        print("triplee: interrupted", file=sys.stderr)
+        _fail("interrupted")
         code = 130
     except (BrokenPipeError, SystemExit):  # the reader went away (`| head`); Typer makes an exit of it
         code = _drop_output(141)  # as a shell calls the end of any program by SIGPIPE

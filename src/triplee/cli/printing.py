@@ -5,6 +5,10 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 
+class Stopped(Exception):
+    """Ctrl-C, after which everything was put in order: what to say, and exit code 130."""
+
+
 def print_table(columns: list[str], rows: list[list[str]]) -> None:
     """A table on a terminal, tab-separated lines elsewhere, so that `cut` and `grep` work."""
     if not sys.stdout.isatty():

@@ -12,7 +12,7 @@ import typer
 import yaml
 
 from triplee.cli.choices import DataArgument, Device, Root, SkipBad, choose_device, choose_recipe, load_pool
-from triplee.cli.printing import percentages, print_table, warn
+from triplee.cli.printing import Stopped, percentages, print_table, warn
 from triplee.progress import make_observer
 from triplee.settings import Recipe
 
@@ -40,8 +40,7 @@ def demo(
     try:
         results, picture = run_demo(out, target, epochs, seed, make_observer)
     except Interrupted:
-        print("triplee: stopped and saved; go on with the same command", file=sys.stderr)
-        raise typer.Exit(130) from None
+        raise Stopped("stopped and saved; go on with the same command") from None
     columns = ["method", "unseen domain", "source val", "epoch", "members alone", "last epoch", "seconds"]
     rows = [
         [
@@ -112,8 +111,7 @@ def train(
                 device=where,
             )
     except Interrupted:
-        print(f"triplee: stopped and saved; go on with the same command and --out {out} --resume", file=sys.stderr)
-        raise typer.Exit(130) from None
+        raise Stopped(f"stopped and saved; go on with the same command and --out {out} --resume") from None
     print(f"{out}: {describe_selection(result)}")
     print(f"target {target}: {result['accuracy']:.2f} %  members alone {percentages(result['members'])}")
     print(f"last epoch {result['last_accuracy']:.2f} %  oracle {result['oracle_accuracy']:.2f} %")

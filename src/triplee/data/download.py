@@ -34,7 +34,7 @@ def download_set(benchmark: Benchmark, root: Path, from_file: Path | None, obser
     """
     destination = root / benchmark.folders[0]
     if os.path.lexists(destination):
-        way_out = f"verify it with `triplee data verify {benchmark.name}`, or move it away"
+        way_out = f"check it with `triplee data verify {benchmark.name} --root {root}`, or move it away"
         raise InputError(f"{destination} is already there: {way_out}")
     archives, own = _take_own(benchmark, from_file, observer)
     downloads, staging = root / ".downloads" / benchmark.name, root / f".unpacking-{benchmark.name}"
@@ -193,7 +193,10 @@ def _arrange_set(benchmark: Benchmark, staging: Path, observer: DownloadObserver
         more = f" and {len(names) - 8} more" if len(names) > 8 else ""
         have = ", ".join(f"{way}{name}" for name in names[:8]) + more or "nothing"
         expected = ", ".join(benchmark.domains)
-        raise InputError(f"what was unpacked is not {benchmark.title}: expected folders {expected}; found {have}")
+        other = f"get another copy, see `triplee data list {benchmark.name}`"
+        raise InputError(
+            f"what was unpacked is not {benchmark.title}: expected folders {expected}; found {have}; {other}"
+        )
     return found
 
 

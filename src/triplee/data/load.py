@@ -10,7 +10,7 @@ from triplee.data.folder import ImageFolder, list_images
 from triplee.data.locate import list_benchmark
 from triplee.data.pool import Pool
 from triplee.data.prepare import load_images
-from triplee.settings import InputError, data_root, nearest
+from triplee.settings import InputError, data_root, nearest, user_path
 
 EMBEDDED = "digits"
 FOLDER_RECIPE = "pacs-resnet18-short"  # for pictures of anything, on a budget
@@ -42,7 +42,7 @@ def list_data(data: str, root: Path | None = None) -> ImageFolder:
         return list_benchmark(find_benchmark(data), (root or data_root()).absolute())
     if data == EMBEDDED:
         raise InputError("the embedded digits are part of the program: there are no files to look at")
-    folder = Path(data).expanduser()
+    folder = user_path(data)
     if not data or not os.access(folder, os.F_OK):
         names = [EMBEDDED, *benchmark_names()]
         raise InputError(f"data {data!r} is neither a known name nor an existing folder: {nearest(data, names)}")

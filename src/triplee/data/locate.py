@@ -72,10 +72,10 @@ def _not_found(benchmark: Benchmark, root: Path) -> str:
         if missing := [name for name in benchmark.domains if name not in present]:
             if present:
                 have, lack = ", ".join(sorted(present)), ", ".join(missing)
-                return f"{folder} has {have} of {benchmark.title}, but no {lack}: {way}"
+                return f"{folder} has {have} of {benchmark.title}, but no {lack}: move it away, then {way}"
             if folder != root and folder in (root / name for name in benchmark.folders):
-                domains = ", ".join(benchmark.domains)
-                return f"{folder} is not {benchmark.title}: it has none of its domains ({domains}); {way}"
+                lack = f"it has none of its domains ({', '.join(benchmark.domains)})"
+                return f"{folder} is not {benchmark.title}: {lack}: move it away, then {way}"
     return f"no {benchmark.title} under {root}: {way}"
 
 
@@ -93,7 +93,8 @@ def _use_own_names(benchmark: Benchmark, folder: ImageFolder) -> ImageFolder:
     if (labels_N < 0).any():
         strange = folder.classes[folder.labels_N[np.argmax(labels_N < 0)]]
         raise InputError(
-            f"{folder.root} is not {benchmark.title}: it has a class {strange!r}, which {benchmark.title} has not"
+            f"{folder.root} is not {benchmark.title}: it has a class {strange!r}, which {benchmark.title} has not:"
+            " take it out, or name another place with --root"
         )
     kept_N = np.flatnonzero(domains_N >= 0)
     order_N = kept_N[np.lexsort((labels_N[kept_N], folder.split_N[kept_N], domains_N[kept_N]))]
