@@ -44,6 +44,9 @@ class BarObserver:
     def start(self, first_epoch: int, num_epochs: int, steps_per_epoch: int, note: str = "") -> None:
         self.num_epochs, self.epoch_now = num_epochs, first_epoch
         total, done = num_epochs * steps_per_epoch, first_epoch * steps_per_epoch
+        for task in self.bar.task_ids:  # of a fold that is done
+            self.bar.remove_task(task)
+        self.loss = self.val = ""
         title = f"{self.title}: {note}" if note else self.title
         self.bar.console.print(title, markup=False)  # above the bar, which has 80 columns for the rest
         self.task = self.bar.add_task(self._description(), total=total, completed=done, status="")

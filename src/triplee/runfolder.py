@@ -95,7 +95,9 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             metadata = json.loads((file.metadata() or {}).get("triplee", "{}"))
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except FileNotFoundError:
-        raise InputError(f"{path} is missing: the run has not got that far, or its folder was changed") from None
+        raise InputError(
+            f"{path} is missing: the run has not got that far (go on with --resume), or its folder was changed"
+        ) from None
     except (OSError, ValueError, safetensors.SafetensorError) as error:
         raise InputError(f"{path} is damaged ({error}): restore it, or train again") from None
     if metadata.get("format") != FORMAT:

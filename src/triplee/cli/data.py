@@ -120,11 +120,11 @@ def verify(data: NameOrFolder, root: Root = None) -> None:
         print(f"note: {note}")
     for fault in verdict.faults:
         print(f"fault: {fault}")
-    what = f"{benchmark.title} ({verdict.variant.name})" if benchmark and verdict.variant else str(folder.root)
+    what = f": {benchmark.title} ({verdict.variant.name})" if benchmark and verdict.variant else ""
     if verdict.faults:
         print(f"{folder.root}: {len(folder):,} images, NOT in order: {len(verdict.faults)} kinds of fault")
         raise typer.Exit(1)
-    print(f"{folder.root}: {len(folder):,} images, in order: {what}")
+    print(f"{folder.root}: {len(folder):,} images, in order{what}")
 
 
 @app.command()

@@ -20,7 +20,9 @@ def print_table(columns: list[str], rows: list[list[str]]) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    table = Table(*columns, box=box.SIMPLE_HEAD)
+    table = Table(box=box.SIMPLE_HEAD)
+    for column in columns:
+        table.add_column(column, overflow="fold")  # a name or a link that is cut cannot be used
     for row in rows:
         table.add_row(*map(escape, row))
     Console().print(table)

@@ -97,11 +97,14 @@ def find_benchmark(name: str) -> Benchmark:
     if name not in benchmark_names():
         raise InputError(f"unknown benchmark {name!r}: {nearest(name, benchmark_names())}")
     try:
-        return Benchmark.model_validate(yaml.safe_load((_FOLDER / f"{name}.yaml").read_text(encoding="utf-8")))
+        benchmark = Benchmark.model_validate(yaml.safe_load((_FOLDER / f"{name}.yaml").read_text(encoding="utf-8")))
     except (ValidationError, yaml.YAMLError) as error:
         reason = error.errors()[0] if isinstance(error, ValidationError) else {"loc": (), "msg": str(error)}
         where = ".".join(map(str, reason["loc"]))
-        raise InputError(f"benchmarks/{name}.yaml: {where} {' '.join(reason['msg'].split())}") from None
+        raise InputError(" ".join(f"benchmarks/{name}.yaml: {where} {reason['msg']}".split())) from None
+    if benchmark.name != name:
+        raise InputError(f"benchmarks/{name}.yaml says that its name is {benchmark.name!r}: rename one of them")
+    return benchmark
 
 
 def read_val_images(benchmark: Benchmark) -> frozenset[str]:

@@ -258,12 +258,13 @@ def _config(
 
 @contextmanager
 def _stop_on_interrupt() -> Iterator[threading.Event]:
-    """Ctrl-C and a polite kill set the event instead of breaking off in the middle of a step."""
+    """Ctrl-C, a polite kill and a closed terminal set the event instead of breaking off in the middle of a step."""
     stop = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield stop
         return
-    before = {s: signal.signal(s, lambda *_: stop.set()) for s in (signal.SIGINT, signal.SIGTERM)}
+    signals = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    before = {number: signal.signal(number, lambda *_: stop.set()) for number in signals}
     try:
         yield stop
     finally:
