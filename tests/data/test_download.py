@@ -491,7 +491,7 @@ def test_a_set_of_several_archives_and_a_list(server: FileServer, tmp_path: Path
 
 def test_a_set_that_is_there_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "Toy").mkdir()
-    with pytest.raises(InputError, match=r"Toy is already there: check it with `triplee data verify toy --root .*`, or move it"):
+    with pytest.raises(InputError, match=r"Toy is already there: check it with .* --root .*, or move it away"):
         download_set(make_toy(), tmp_path, None, Watcher())
     assert list(tmp_path.iterdir()) == [tmp_path / "Toy"]
 
