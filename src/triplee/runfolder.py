@@ -72,7 +72,8 @@ def unwritable(path: Path, error: OSError) -> InputError:
     return InputError(f"cannot write {path}: {reason}; what was saved before is untouched")
 
 
-def _digest(tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]) -> str:
+def digest_tensors(tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]) -> str:
+    """A hash of names, kinds, shapes and values, and of what is said of them."""
     digest = hashlib.blake2b(json.dumps(metadata, sort_keys=True).encode(), digest_size=16)
     for name in sorted(tensors):
         digest.update(f"{name} {tensors[name].dtype} {list(tensors[name].shape)}".encode())
@@ -84,7 +85,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
     """A safetensors file with JSON metadata and a digest that tells a damaged file from a whole one."""
     on_host = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     # One key only: safetensors writes several in random order, and equal runs shall give equal bytes.
-    header = {"triplee": json.dumps({"format": FORMAT, "digest": _digest(on_host, metadata), **metadata})}
+    header = {"triplee": json.dumps({"format": FORMAT, "digest": digest_tensors(on_host, metadata), **metadata})}
     write_atomically(path, safetensors.torch.save(on_host, header))
 
 
@@ -103,7 +104,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     if metadata.get("format") != FORMAT:
         raise InputError(f"{path} is of format {metadata.get('format')}, this version reads {FORMAT}: train again")
     del metadata["format"]
-    if metadata.pop("digest", None) != _digest(tensors, metadata):
+    if metadata.pop("digest", None) != digest_tensors(tensors, metadata):
         raise InputError(f"{path} is damaged (its digest does not match): restore it, or train again")
     return tensors, metadata
 

@@ -5,6 +5,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
+from watching import Watcher
 
 from triplee.data.camera_traps import arrange_camera_traps
 from triplee.data.catalog import find_benchmark
@@ -24,16 +25,6 @@ FRAMES = [
     ("f", 100, [30]),
     ("g", 7, [6]),  # another camera
 ]
-
-
-class Silent:
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def start(self, what: str, total: int | None) -> None: ...
-    def advance(self, num: int) -> None: ...
-    def note(self, line: str) -> None:
-        self.lines.append(line)
 
 
 def make_download(folder: Path) -> Path:
@@ -84,10 +75,10 @@ def test_a_download_is_arranged_before_it_is_put_in_place(tmp_path: Path) -> Non
     with tarfile.open(archive, "w:gz") as file:
         for part in sorted(source.iterdir()):
             file.add(part, part.name)
-    observer = Silent()
+    observer = Watcher()
     folder = download_set(TERRA, tmp_path / "root", archive, observer)
     assert len(list_benchmark(TERRA, tmp_path / "root")) == 6
     assert sorted(path.name for path in folder.iterdir() if path.is_dir()) == [
         f"location_{camera}" for camera in ("100", "38", "43", "46")
     ]
-    assert any("sorted 6 of 7 frames" in line for line in observer.lines)
+    assert any("sorted 6 of 7 frames" in line for line in observer.notes)

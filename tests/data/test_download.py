@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from http_server import FileServer, Served, running_server
+from watching import Watcher
 
 from triplee.data import fetch as fetching
 from triplee.data.catalog import Archive, Benchmark, Variant
@@ -27,25 +28,6 @@ CONTENT = bytes(range(256)) * 4000  # 1,024,000 bytes
 OTHER = bytes(reversed(range(256))) * 4000
 SIZE = len(CONTENT)
 PAGE = b"<!DOCTYPE html><html><title>Quota exceeded</title></html>"
-
-
-class Watcher:
-    """An observer that keeps what it was told."""
-
-    def __init__(self) -> None:
-        self.bars: list[tuple[str, int | None, int]] = []
-        self.notes: list[str] = []
-
-    def start(self, what: str, total: int | None) -> None:
-        self.bars.append((what, total, 0))
-
-    def advance(self, num: int) -> None:
-        what, total, done = self.bars[-1]
-        self.bars[-1] = (what, total, done + num)
-
-    def note(self, line: str) -> None:
-        assert "\n" not in line
-        self.notes.append(line)
 
 
 @pytest.fixture(autouse=True)
@@ -563,7 +545,7 @@ def test_a_root_where_nothing_can_be_written(tmp_path: Path) -> None:
         return str(download_set(make_toy(), tmp_path / "root", None, Watcher()))
 
     said = "permission denied; what was saved before is untouched"
-    assert in_process(as_nobody)[1]() == f"cannot write {tmp_path}/root/Toy: {said}"
+    assert in_process(as_nobody)[1]() == f"cannot write {tmp_path / 'root' / 'Toy'}: {said}"
 
 
 def test_two_processes_at_once_download_once(server: FileServer, tmp_path: Path) -> None:

@@ -12,27 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from watching import Watcher
 
 from triplee.data.unpack import BadArchive, unpack
 from triplee.settings import InputError
-
-
-class Watcher:
-    """An observer that keeps what it was told."""
-
-    def __init__(self) -> None:
-        self.bars: list[tuple[str, int | None, int]] = []
-        self.notes: list[str] = []
-
-    def start(self, what: str, total: int | None) -> None:
-        self.bars.append((what, total, 0))
-
-    def advance(self, num: int) -> None:
-        what, total, done = self.bars[-1]
-        self.bars[-1] = (what, total, done + num)
-
-    def note(self, line: str) -> None:
-        self.notes.append(line)
 
 
 def make_zip(path: Path, entries: list[tuple[str | zipfile.ZipInfo, bytes]]) -> Path:

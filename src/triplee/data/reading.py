@@ -88,10 +88,10 @@ class _Processes:
     def __init__(self, num_processes: int, image_size: int, slot_bytes: int) -> None:
         num_slots = MAX_PENDING * num_processes + 2  # a task in every thread and place of the queue, and one being used
         self._row_bytes, self._slot_bytes = 3 * image_size**2, slot_bytes
-        with contextlib.ExitStack() as stack:
-            file = stack.enter_context(_shared_file(num_slots * slot_bytes))
-            self._memory = mmap.mmap(file.fileno(), num_slots * slot_bytes)
-            settings = (file.fileno(), num_slots * slot_bytes, slot_bytes, image_size)
+        num_bytes = num_slots * slot_bytes
+        with _shared_file(num_bytes) as file:
+            self._memory = mmap.mmap(file.fileno(), num_bytes)
+            settings = (file.fileno(), num_bytes, slot_bytes, image_size)
             code = f"from triplee.data.reading import answer_tasks; answer_tasks{settings}"
             path = os.pathsep.join(place or os.getcwd() for place in sys.path)  # noqa: PTH109
             one_thread = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}

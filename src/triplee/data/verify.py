@@ -20,7 +20,7 @@ _CHECK_SIZE = 32  # pixels; the whole file is decoded all the same
 
 @dataclass(frozen=True)
 class Verdict:
-    """`faults` make the answer no; `notes` are worth knowing. Counts are D × K, `expected` where they are published."""
+    """`faults` make the answer no; `notes` are worth knowing. `variant`: whose published counts these are, if any's."""
 
     folder: ImageFolder
     counts_DK: np.ndarray

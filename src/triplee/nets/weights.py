@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from triplee.nets.timm_backbone import TimmBackbone, classifier_names, first_line, make_timm_model
+from triplee.runfolder import digest_tensors
 from triplee.settings import InputError, Recipe
 
 # torchvision's IMAGENET1K_V1; the name ends in the first digits of the file's SHA-256.
@@ -56,12 +57,7 @@ def weights_fingerprint(recipe: Recipe) -> str | None:
     """A hash of the pretrained tensors, which tells one weight file from another; none without weights."""
     if recipe.weights == "none":
         return None
-    tensors = _read_once(recipe)
-    digest = hashlib.blake2b(digest_size=16)
-    for name in sorted(tensors):
-        digest.update(f"{name} {tensors[name].dtype} {list(tensors[name].shape)}".encode())
-        digest.update(tensors[name].contiguous().flatten().view(torch.uint8).numpy().data)
-    return digest.hexdigest()
+    return digest_tensors(_read_once(recipe), {})
 
 
 def _read_once(recipe: Recipe) -> dict[str, Tensor]:
