@@ -3,7 +3,6 @@
 import hashlib
 import io
 import json
-import multiprocessing
 import os
 import resource
 import signal
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from forked import in_process
 from http_server import FileServer, Served, running_server
 from watching import Watcher
 
@@ -67,32 +67,6 @@ def dead_note(archive: Archive, folder: Path) -> str:
     (note,) = watcher.notes
     assert note.startswith(f"{archive.urls[0]}: ")
     return note.removeprefix(f"{archive.urls[0]}: ")
-
-
-def in_process(work: Callable[[], Any]) -> tuple[multiprocessing.Process, Callable[[], Any]]:
-    """Starts `work` in a process of its own; the function returned waits for its result, an InputError as its text."""
-    context = multiprocessing.get_context("fork")
-    receiver, sender = context.Pipe(duplex=False)
-
-    def run() -> None:
-        try:
-            sender.send(work())
-        except InputError as error:
-            sender.send(str(error))
-
-    process = context.Process(target=run)
-    process.start()
-    sender.close()
-
-    def result() -> Any:
-        try:
-            assert receiver.poll(20), "the process does not answer"
-            return receiver.recv()
-        finally:
-            receiver.close()
-            process.join(20)
-
-    return process, result  # type: ignore[return-value]
 
 
 def wait_until(condition: Callable[[], bool]) -> None:

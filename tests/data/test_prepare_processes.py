@@ -1,15 +1,13 @@
 """The store of decoded images among others: processes that load at once or are killed, full disks, memory."""
 
-import multiprocessing
 import os
 import resource
 import signal
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
+from forked import in_process
 from noise_images import SIZE, assert_images, load_folder, prepare_folder, save, save_many
 
 from triplee.data.folder import list_images
@@ -20,31 +18,6 @@ from triplee.settings import InputError
 pytestmark = pytest.mark.usefixtures("cache")
 
 MANY = 3 * BLOCK + 10
-
-
-def in_process(work: Callable[[], Any]) -> Callable[[], Any]:
-    """Starts `work` in a process of its own; the function returned waits for its result, an InputError as its text."""
-    receiver, sender = multiprocessing.get_context("fork").Pipe(duplex=False)
-
-    def run() -> None:
-        try:
-            sender.send(work())
-        except InputError as error:
-            sender.send(str(error))
-
-    process = multiprocessing.get_context("fork").Process(target=run)
-    process.start()
-    sender.close()
-
-    def result() -> Any:
-        try:
-            assert receiver.poll(20), "the process does not answer"
-            return receiver.recv()
-        finally:
-            receiver.close()
-            process.join(20)
-
-    return result
 
 
 def wait_for(flag: Path) -> None:
@@ -62,7 +35,7 @@ def kill_at(root: Path, num_images: int) -> Path:
             os.kill(os.getpid(), signal.SIGKILL)
 
     with pytest.raises(EOFError):
-        in_process(lambda: prepare(list_images(root), SIZE, kill))()
+        in_process(lambda: prepare(list_images(root), SIZE, kill))[1]()
     (unfinished,) = Path(os.environ["TRIPLEE_CACHE"]).glob("folders/*/unfinished.jsonl")
     assert not (unfinished.parent / "manifest.jsonl").exists()
     return unfinished.parent
@@ -91,7 +64,7 @@ def test_of_two_processes_one_decodes_and_the_other_waits_for_it(root: Path, tmp
         prepared = prepare_folder(root)
         return prepared.fingerprint, prepared.num_decoded
 
-    first, second = in_process(load_first), in_process(load_second)
+    (_, first), (_, second) = in_process(load_first), in_process(load_second)
     (first_print, first_decoded), (second_print, second_decoded) = first(), second()
     assert (first_decoded, second_decoded) == (8, 0)
     assert first_print == second_print
@@ -142,7 +115,7 @@ def test_a_kill_leaves_the_store_of_before_in_use(root: Path) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
     with pytest.raises(EOFError):
-        in_process(lambda: prepare(list_images(root), SIZE, kill))()
+        in_process(lambda: prepare(list_images(root), SIZE, kill))[1]()
     (root / "a/x/2.png").unlink()
     assert (again := prepare_folder(root)).num_decoded == 0
     assert (again.fingerprint, again.manifest.pixels) == (before.fingerprint, before.manifest.pixels)
@@ -166,7 +139,7 @@ def test_a_full_disk_is_one_line_and_what_is_done_is_kept(tmp_path: Path, cache:
         resource.setrlimit(resource.RLIMIT_FSIZE, (room, room))  # Python ignores the signal: writing more is an OSError
         return prepare_folder(root).fingerprint
 
-    message = in_process(prepare_with_little_room)()
+    message = in_process(prepare_with_little_room)[1]()
     assert "cannot keep decoded images in" in message and str(cache) in message and "TRIPLEE_CACHE" in message
     assert "File too large" in message and "\n" not in message
     assert not list(cache.rglob("manifest.jsonl"))
