@@ -21,7 +21,12 @@ setup: $(VENV)/.installed ## make .venv with everything installed
 demo: setup ## train Vanilla and TripleE on the embedded digits; table and picture in demo/
 	$(BIN)/triplee demo
 
-test: lint types ## lint, types, then all tests
+# Not for users: a GPU build of torch has it. The kernels' tests run in its interpreter.
+$(VENV)/.kernels: $(VENV)/.installed
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -c constraints.txt 'triton; platform_system == "Linux"'
+	touch $@
+
+test: lint types $(VENV)/.kernels ## lint, types, then all tests
 	$(BIN)/pytest -n 2
 
 lint: setup ## ruff: style and formatting
@@ -34,6 +39,8 @@ types: setup ## basedpyright: types
 bench: setup ## measure speed again; results under bench/results/
 	$(BIN)/python bench/augment.py
 	$(BIN)/python bench/step.py
+	$(BIN)/python bench/scaling.py
+	$(BIN)/python bench/startup.py
 
 docs: demo ## make performance.md and the demo's picture again
 	$(BIN)/python docs/make.py demo

@@ -134,7 +134,7 @@ def train_from_disk(pixels: Path, num_images: int) -> dict[str, Any]:
             memory_at[f"step {num_done}"] = memory()
         return num_done == STEPS
 
-    stack.train_epoch(0, EpochProgress.start(1), after_step)
+    stack.train_epoch([0], EpochProgress.start(1), after_step)
     seconds = time.perf_counter() - start
     return {"steps": num_done, "views/s": round(num_done * recipe.batch_size * recipe.replay / seconds), **memory_at}
 

@@ -5,7 +5,9 @@ import os
 import platform
 import statistics
 import time
-from collections.abc import Callable, Mapping
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import PIL
 import torch
 
 RESULTS = Path(__file__).parent / "results"
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def time_in_turn(rivals: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
@@ -57,3 +60,30 @@ def save(name: str, rows: list[dict[str, Any]]) -> None:
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / f"{name}.json").write_text(json.dumps({"machine": machine(), "rows": rows}, indent=2) + "\n")
     print(f"saved {RESULTS / name}.json")
+
+
+class Report:
+    """Rows of a long bench: printed as they come, saved after every section, so that one failure costs one section."""
+
+    def __init__(self, name: str) -> None:
+        self.name = f"{name}-gpu" if DEVICE.type == "cuda" else name
+        self.rows: list[dict[str, Any]] = []
+        self.started = time.perf_counter()
+
+    @property
+    def seconds(self) -> float:
+        return time.perf_counter() - self.started
+
+    def add(self, row: dict[str, Any]) -> None:
+        self.rows.append(row)
+        print(f"{self.seconds:6.1f} s  {row}", flush=True)
+
+    @contextmanager
+    def section(self, what: str) -> Iterator[None]:
+        """What fails inside becomes a row, and the bench goes on."""
+        try:
+            yield
+        except Exception as error:
+            traceback.print_exc()
+            self.add({"what": what, "error": f"{type(error).__name__}: {error}"[:300]})
+        save(self.name, self.rows)

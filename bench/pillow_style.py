@@ -1,6 +1,7 @@
 """The rival: ESAug the usual way, one view at a time through Pillow, normalised per view (the authors' way)."""
 
 import random
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -9,11 +10,18 @@ from PIL import Image, ImageEnhance, ImageOps
 from triplee.augment import OPS
 
 
-def pillow_view(image: Image.Image) -> torch.Tensor:
+def pillow_view(image: Image.Image, partners: Sequence[Image.Image] = ()) -> torch.Tensor:
     """One op of random strength, then a normalised float tensor."""
-    strength, sign = random.randint(0, 30), random.choice((1, -1))
-    view = pillow_op(random.choice(OPS), image, strength, sign)
-    return torch.from_numpy(np.array(view)).permute(2, 0, 1).float().div(255).sub(0.5).div(0.5)
+    return torch.from_numpy(pillow_pixels(image, partners)).permute(2, 0, 1).float().div(255).sub(0.5).div(0.5)
+
+
+def pillow_pixels(image: Image.Image, partners: Sequence[Image.Image] = ()) -> np.ndarray:
+    """One op of random strength, (H,W,3); given partners, the list has the Fourier mix too."""
+    op = random.randrange(len(OPS) + bool(partners))
+    if op == len(OPS):
+        planes, others = (np.asarray(picture).transpose(2, 0, 1) for picture in (image, random.choice(partners)))
+        return numpy_fourier(planes, others, random.random() * random.random()).transpose(1, 2, 0).astype(np.uint8)
+    return np.array(pillow_op(OPS[op], image, random.randint(0, 30), random.choice((1, -1))))
 
 
 def pillow_op(name: str, image: Image.Image, strength: int, sign: int) -> Image.Image:

@@ -41,26 +41,25 @@ class BarObserver:
     def __exit__(self, *exception: object) -> None:
         self.bar.stop()
 
-    def start(self, first_epoch: int, num_epochs: int, steps_per_epoch: int, note: str = "") -> None:
-        self.num_epochs, self.epoch_now = num_epochs, first_epoch
-        total, done = num_epochs * steps_per_epoch, first_epoch * steps_per_epoch
-        for task in self.bar.task_ids:  # of a fold that is done
+    def start(self, num_epochs: int, num_steps: int, steps_done: int, note: str = "") -> None:
+        self.num_epochs, self.epoch_now = num_epochs, num_epochs * steps_done // num_steps
+        for task in self.bar.task_ids:  # of folds that are done
             self.bar.remove_task(task)
         self.loss = self.val = ""
         title = f"{self.title}: {note}" if note else self.title
         self.bar.console.print(title, markup=False)  # above the bar, which has 80 columns for the rest
-        self.task = self.bar.add_task(self._description(), total=total, completed=done, status="")
+        self.task = self.bar.add_task(self._description(), total=num_steps, completed=steps_done, status="")
 
     def _description(self) -> str:
         return f"epoch {min(self.epoch_now + 1, self.num_epochs)}/{self.num_epochs}"
 
-    def step(self, loss: float | None) -> None:
-        self.bar.advance(self.task)
-        if loss is not None and time.monotonic() - self.last_drawn > 0.1:
-            self.last_drawn, self.loss = time.monotonic(), f"loss {loss:.3f}"
-            self.bar.update(self.task, status=self.loss + self.val)
+    def progress(self, steps_done: int, loss: float | None) -> None:
+        if time.monotonic() - self.last_drawn > 0.1:
+            self.last_drawn = time.monotonic()
+            self.loss = self.loss if loss is None else f"loss {loss:.3f}"
+            self.bar.update(self.task, completed=steps_done, status=self.loss + self.val)
 
-    def epoch(self, row: dict[str, Any]) -> None:
+    def epoch(self, row: dict[str, Any], name: str) -> None:
         self.epoch_now = row["epoch"]
         self.val = f"  val {row['val_accuracy']:.1f} %"
         self.bar.update(self.task, description=self._description(), status=self.loss + self.val)
@@ -78,19 +77,19 @@ class LineObserver:
     def __exit__(self, *exception: object) -> None:
         pass
 
-    def start(self, first_epoch: int, num_epochs: int, steps_per_epoch: int, note: str = "") -> None:
-        self.first_epoch, self.num_epochs, self.started = first_epoch, num_epochs, time.monotonic()
-        self.note = f" ({note})" if note else ""
+    def start(self, num_epochs: int, num_steps: int, steps_done: int, note: str = "") -> None:
+        self.num_epochs, self.num_steps = num_epochs, num_steps
+        self.first_step = self.steps_done = steps_done
+        self.started = time.monotonic()
 
-    def step(self, loss: float | None) -> None:
-        pass
+    def progress(self, steps_done: int, loss: float | None) -> None:
+        self.steps_done = steps_done
 
-    def epoch(self, row: dict[str, Any]) -> None:
-        done = row["epoch"] - self.first_epoch
-        left = (time.monotonic() - self.started) / done * (self.num_epochs - row["epoch"])
-        line = (
-            f"{self.title}{self.note}  epoch {row['epoch']}/{self.num_epochs}  {describe_epoch(row)}  {left:.0f} s left"
-        )
+    def epoch(self, row: dict[str, Any], name: str) -> None:
+        seconds_per_step = (time.monotonic() - self.started) / max(1, self.steps_done - self.first_step)
+        left = seconds_per_step * (self.num_steps - self.steps_done)
+        title = f"{self.title} ({name})" if name else self.title
+        line = f"{title}  epoch {row['epoch']}/{self.num_epochs}  {describe_epoch(row)}  {left:.0f} s left"
         print(line, file=sys.stderr, flush=True)
 
 

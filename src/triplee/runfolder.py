@@ -125,6 +125,26 @@ class RunFolder:
     def member_path(self, member: int) -> Path:
         return self.path / "best" / f"member-{member}.safetensors"
 
+    def waiting_path(self, epoch: int, member: int) -> Path:
+        """Where a member's weights of a new best epoch wait until the state that knows of them is on disk."""
+        return self.path / "state" / f"best-{epoch}-{member}.safetensors"
+
+    def accept_best(self, epoch: int) -> None:
+        """Put the waiting weights of the epoch in their place; those of another, which no state knows of, go."""
+        waiting = list((self.path / "state").glob("best-*.safetensors"))
+        try:
+            for path in waiting:
+                _, its_epoch, member = path.stem.split("-")
+                if int(its_epoch) == epoch:
+                    self.member_path(int(member)).parent.mkdir(exist_ok=True)
+                    path.replace(self.member_path(int(member)))
+                else:
+                    path.unlink()
+            if waiting and epoch:
+                _sync_folder(self.path / "best")
+        except OSError as error:
+            raise unwritable(self.path / "best", error) from None
+
     def claim(self, config: dict[str, Any], resume: bool) -> dict[str, Any]:
         """Take the folder for this run and hold it until `release`; gives the config in force.
 

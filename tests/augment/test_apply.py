@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 
 from triplee.augment import OPS, apply_draw, apply_op, draw_views, fourier_mix
 from triplee.augment.basic import crop_and_flip
-from triplee.augment.draw import FOURIER, Draw
+from triplee.augment.draw import FOURIER, Draw, draw_basic
 from triplee.augment.ops import OP_TABLE
 from triplee.data.pool import Pool
 from triplee.seeding import generator
@@ -48,8 +49,8 @@ def test_no_augmentation_is_the_image_itself(digits: Pool) -> None:
 
 def test_whole_box_is_the_identity_and_flip_mirrors(digits: Pool) -> None:
     images = digits.images_NCHW[::4001]
-    whole = torch.tensor([[0.0, 0.0, 1.0, 1.0]]).expand(len(images), 4)
-    never, always = torch.zeros(len(images), dtype=torch.bool), torch.ones(len(images), dtype=torch.bool)
+    whole = np.tile(np.array([0, 0, 1, 1], dtype=np.float32), (len(images), 1))
+    never, always = np.zeros(len(images), dtype=bool), np.ones(len(images), dtype=bool)
     assert torch.equal(crop_and_flip(images, whole, never), images)
     assert torch.equal(crop_and_flip(images, whole, always), images.flip(3))
 
@@ -57,8 +58,24 @@ def test_whole_box_is_the_identity_and_flip_mirrors(digits: Pool) -> None:
 def test_a_quarter_box_is_that_quarter_enlarged() -> None:
     image = torch.zeros(1, 3, 32, 32, dtype=torch.uint8)
     image[..., :16, 16:] = 200  # top right
-    view = crop_and_flip(image, torch.tensor([[0.5, 0.0, 0.5, 0.5]]), torch.tensor([False]))
+    view = crop_and_flip(image, np.array([[0.5, 0.0, 0.5, 0.5]], dtype=np.float32), np.array([False]))
     assert (view[..., :30, 2:] == 200).all()
+
+
+@pytest.mark.parametrize("size", [(1, 1), (2, 5), (32, 32), (33, 47)], ids=str)
+def test_crops_are_bilinear_to_a_grey_level(size: tuple[int, int]) -> None:
+    """Against torch's own sampling in floating point."""
+    rng = np.random.default_rng(0)
+    images = torch.from_numpy(rng.integers(0, 256, (40, 3, *size)).astype(np.uint8))
+    basic = draw_basic(rng, 40, 0.3, True)
+    left, top, width, height = torch.from_numpy(basic["box_V4"]).unbind(1)
+    mirror, zero = torch.from_numpy(np.where(basic["flip_V"], -1, 1)), torch.zeros(40)
+    across = torch.stack([width * mirror, zero, 2 * left + width - 1], 1)
+    down = torch.stack([zero, height, 2 * top + height - 1], 1)
+    grid = F.affine_grid(torch.stack([across, down], 1), list(images.shape), align_corners=False)
+    expected = F.grid_sample(images.float(), grid, padding_mode="border", align_corners=False)
+    views = crop_and_flip(images, basic["box_V4"], basic["flip_V"])
+    assert (views.float() - expected).abs().max() < 0.75  # half a level of rounding, weights of 11 bits
 
 
 @pytest.mark.parametrize(
@@ -76,3 +93,16 @@ def test_wrong_calls_are_one_line(name: str, shape: tuple[int, ...], dtype: torc
         apply_op(name, torch.zeros(shape, dtype=dtype), strength)
     assert "\n" not in str(error.value)
     assert name != "rotat" or "'rotate'" in str(error.value)
+
+
+def test_rows_are_asked_for_where_the_pool_is_no_tensor(digits: Pool) -> None:
+    class Rows:
+        device = torch.device("cpu")
+
+        def __getitem__(self, index: torch.Tensor) -> torch.Tensor:
+            return digits.images_NCHW[index]
+
+    recipe = make_recipe({"crop_area": 0.8, "flip": True, "ops_per_view": 2})
+    draw = draw_views(recipe, generator(0, "rows"), 200, np.arange(len(digits)))
+    index_V = np.random.default_rng(0).integers(len(digits), size=200)
+    assert torch.equal(apply_draw(Rows(), index_V, draw), apply_draw(digits.images_NCHW, index_V, draw))

@@ -1,10 +1,12 @@
 """Draws: one op per view, the right probabilities, the same from the same key."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from triplee.augment import OPS, draw_views
-from triplee.augment.draw import DRAWN_OPS, FOURIER, HUE, Draw
+from triplee.augment.draw import DRAWN_OPS, FOURIER, HUE, Draw, draw_esaug
 from triplee.augment.ops import argument_of
 from triplee.seeding import generator
 from triplee.settings import make_recipe
@@ -108,3 +110,29 @@ def test_arguments_at_the_ends_of_the_scale() -> None:
     assert argument_of("translate_x", ends, plus, translate_pixels=4).tolist() == [0, 4]
     assert np.allclose(argument_of("shear_y", ends, minus), [0, -0.3])
     assert np.allclose(argument_of("sharpness", ends, plus), [0.1, 1.9])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"ops": "basic"}, {"cross_image_probability": 0.5}, {"ops_per_view": 3, "translate_pixels": 4}],
+    ids=str,
+)
+def test_draws_are_those_of_the_plain_rule(options: dict[str, Any]) -> None:
+    """Op by op and in the order in which numbers were always drawn, so that old runs can be drawn again."""
+    drawn = draw_esaug(np.random.default_rng(3), 500, PARTNERS, **options)
+    rng, shape = np.random.default_rng(3), (500, options.get("ops_per_view", 1))
+    has_fourier = options.get("ops") != "basic"
+    op_VK = rng.integers(15 if has_fourier else 14, size=shape)
+    if (probability := options.get("cross_image_probability")) is not None:
+        is_cross = rng.random(shape) < probability
+        rng.choice(np.array([FOURIER]), shape)
+        op_VK = np.where(is_cross, FOURIER, rng.integers(14, size=shape))
+    strength_VK, sign_VK = rng.integers(31, size=shape), rng.integers(2, size=shape) * 2 - 1
+    argument_VK = rng.random(shape) * rng.random(shape)
+    partner_VK = rng.choice(PARTNERS, shape) if has_fourier else np.full(shape, -1)
+    for index, name in enumerate(OPS):
+        chosen = op_VK == index
+        pixels = options.get("translate_pixels", 10)
+        argument_VK[chosen] = argument_of(name, strength_VK[chosen], sign_VK[chosen], pixels)
+    assert np.array_equal(drawn.op_VK, op_VK) and np.array_equal(drawn.argument_VK, argument_VK)
+    assert np.array_equal(drawn.partner_VK, np.where(op_VK == FOURIER, partner_VK, -1))

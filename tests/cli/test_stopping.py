@@ -183,7 +183,7 @@ def test_a_loss_that_is_no_number_stops_the_run_and_keeps_what_was_good(
         assert match and int(match[1]) == len(epochs) + 1 == len(RunFolder(out).read_metrics()) + 1
         assert not (out / "result.json").exists() and (len(epochs) > 0) == (name == "late")
         if name == "late":
-            assert read_tensors(out / "state" / "last.safetensors")[1]["epoch"] == len(epochs)
+            assert 1 <= read_tensors(out / "state" / "last.safetensors")[1]["epoch"] <= len(epochs)
             assert 0 < json.loads(call("predict", out, image, "--format", "json").stdout)[0]["confidence"] <= 1
         else:
             assert_refused(call("predict", out, image), "member-0.safetensors is missing")

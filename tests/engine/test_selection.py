@@ -70,12 +70,12 @@ def test_a_fold_holds_out_a_source_and_never_sees_the_target(
 
 def test_leave_one_out_resumes_in_a_fold(small: Pool, finished: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
     class Stopping(LineObserver):
-        def epoch(self, row: dict[str, Any]) -> None:
+        def epoch(self, row: dict[str, Any], name: str) -> None:
             raise Interrupted
 
     with pytest.raises(Interrupted):
         run(small, tmp_path / "run", observer=Stopping(""))
-    assert not (tmp_path / "run" / "folds" / "red").exists()
+    assert not (tmp_path / "run" / "folds" / "red" / "result.json").exists()
     result = run(small, tmp_path / "run", resume=True)
     assert {**result, "seconds": 0} == {**finished[1], "seconds": 0}
 

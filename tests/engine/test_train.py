@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from observing import Silent, StopAfter
 
 from triplee.data.pool import Pool
 from triplee.data.split import split_pool
@@ -22,22 +23,6 @@ from triplee.settings import InputError, make_recipe
 
 CPU = torch.device("cpu")
 RECIPE = make_recipe({"image_size": 16, "epochs": 3, "members": 2, "lr": 0.01})
-
-
-class Silent:
-    """An observer that only counts."""
-
-    def __init__(self) -> None:
-        self.steps, self.rows = 0, []
-
-    def start(self, first_epoch: int, num_epochs: int, steps_per_epoch: int, note: str = "") -> None:
-        self.steps_per_epoch = steps_per_epoch
-
-    def step(self, loss: float | None) -> None:
-        self.steps += 1
-
-    def epoch(self, row: dict[str, Any]) -> None:
-        self.rows.append(row)
 
 
 def run(pool: Pool, out: Path, target: str = "blue", **options: Any) -> dict[str, Any]:
@@ -59,7 +44,7 @@ def test_a_run_leaves_what_the_contract_says(small: Pool, tmp_path: Path) -> Non
     assert {"last_accuracy", "oracle_accuracy", "seconds", "version"} <= set(result)
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert rows == observer.rows and [row["epoch"] for row in rows] == [1, 2, 3]
-    assert observer.steps == 3 * observer.steps_per_epoch
+    assert observer.steps_done == observer.num_steps > 0
     chosen = rows[result["epoch"] - 1]
     assert chosen["val_accuracy"] == max(row["val_accuracy"] for row in rows)
     assert result["accuracy"] == chosen["target_accuracy"] and result["members"] == chosen["target_members"]
@@ -108,19 +93,6 @@ def test_the_later_epoch_wins_a_tie() -> None:
 def test_an_interrupt_saves_within_the_epoch_and_resuming_gives_the_same_bytes(small: Pool, tmp_path: Path) -> None:
     run(small, tmp_path / "straight")
 
-    class StopAfter(Silent):
-        def __init__(self, steps: int) -> None:
-            super().__init__()
-            self.left = steps
-
-        def step(self, loss: float | None) -> None:
-            self.left -= 1
-            if self.left == 0:
-                import os
-                import signal
-
-                os.kill(os.getpid(), signal.SIGINT)
-
     assert threading.current_thread() is threading.main_thread()
     out = tmp_path / "cut"
     for attempt, steps in enumerate((3, 30, 11)):
@@ -142,7 +114,7 @@ def test_a_finished_run_resumed_is_its_result(small: Pool, tmp_path: Path) -> No
     result = run(small, tmp_path / "run")
     observer = Silent()
     assert run(small, tmp_path / "run", resume=True, observer=observer) == result
-    assert observer.steps == 0
+    assert observer.steps_done == 0
 
 
 @pytest.mark.parametrize("changes", [{"lr": 0.5}, {"members": 3}, {"epochs": 9}])

@@ -4,7 +4,9 @@ Comes in: a generator and how many views; goes out: a Draw that apply.py carries
 Axes: V views, K ops in a row per view (1 = singular).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -34,6 +36,35 @@ class Draw:
         flip_V = None if self.flip_V is None else self.flip_V[views]
         return Draw(self.op_VK[views], self.argument_VK[views], self.partner_VK[views], box_V4, flip_V)
 
+    @property
+    def kind(self) -> tuple[int, bool]:
+        """Draws of one kind can be joined: as many ops in a row, and a crop for all or none."""
+        return self.op_VK.shape[1], self.box_V4 is not None
+
+    @classmethod
+    def join(cls, draws: "Sequence[Draw]") -> "Draw":
+        """The draws of several members, one after another, to be carried out at once."""
+        boxes = [draw.box_V4 for draw in draws if draw.box_V4 is not None]
+        flips = [draw.flip_V for draw in draws if draw.flip_V is not None]
+        return cls(
+            np.concatenate([draw.op_VK for draw in draws]),
+            np.concatenate([draw.argument_VK for draw in draws]),
+            np.concatenate([draw.partner_VK for draw in draws]),
+            np.concatenate(boxes) if boxes else None,
+            np.concatenate(flips) if flips else None,
+        )
+
+
+@lru_cache(maxsize=64)
+def _arguments(translate_pixels: int) -> np.ndarray:
+    """The argument of each op (the ESAug list, then 0 for cross-image ops) by strength and coin: sign −1, sign +1."""
+    strength_L = np.arange(MAX_STRENGTH + 1)
+    table = np.zeros((len(DRAWN_OPS), MAX_STRENGTH + 1, 2))
+    for op, name in enumerate(OPS):
+        for coin, sign in enumerate((-1, 1)):
+            table[op, :, coin] = argument_of(name, strength_L, np.full_like(strength_L, sign), translate_pixels)
+    return table
+
 
 def draw_esaug(
     rng: np.random.Generator,
@@ -51,19 +82,16 @@ def draw_esaug(
     op_VK = rng.integers(len(OPS) + len(cross), size=shape)
     if cross_image_probability is not None and len(cross):
         is_cross = rng.random(shape) < cross_image_probability
-        op_VK = np.where(is_cross, rng.choice(cross, shape), rng.integers(len(OPS), size=shape))
+        op_VK = np.where(is_cross, cross[rng.integers(len(cross), size=shape)], rng.integers(len(OPS), size=shape))
     strength_VK = rng.integers(MAX_STRENGTH + 1, size=shape)
-    sign_VK = rng.integers(2, size=shape) * 2 - 1
+    coin_VK = rng.integers(2, size=shape)
     share_VK = rng.random(shape) * rng.random(shape)  # λ ~ U(0, ξ) with ξ ~ U(0, 1)
-    partner_VK = np.full(shape, -1) if not len(cross) else rng.choice(partners, shape)
-
-    argument_VK = np.zeros(shape)
-    for index, name in enumerate(OPS):
-        chosen = op_VK == index
-        argument_VK[chosen] = argument_of(name, strength_VK[chosen], sign_VK[chosen], translate_pixels)
+    argument_VK = _arguments(translate_pixels)[op_VK, strength_VK, coin_VK]
+    if not len(cross):
+        return Draw(op_VK, argument_VK, np.full(shape, -1))
+    partner_VK = partners[rng.integers(len(partners), size=shape)]
     is_fourier = op_VK == FOURIER
-    argument_VK[is_fourier] = share_VK[is_fourier]
-    return Draw(op_VK, argument_VK, np.where(is_fourier, partner_VK, -1))
+    return Draw(op_VK, np.where(is_fourier, share_VK, argument_VK), np.where(is_fourier, partner_VK, -1))
 
 
 def draw_standard(rng: np.random.Generator, num_views: int) -> Draw:

@@ -8,6 +8,8 @@ Axes: V views, C channels, H height, W width.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import repeat
 
 import numpy as np
 import torch
@@ -96,54 +98,75 @@ def sharpness(images_VCHW: Tensor, argument_V: Arguments) -> Tensor:
     return _blend(smooth, images_VCHW, argument_V)
 
 
-def _warp(images_VCHW: Tensor, matrix_V6: np.ndarray) -> Tensor:
+@lru_cache(maxsize=4096)
+def _fixed_matrix(op: int, argument: float, height: int, width: int) -> bytes:
+    """One warp's row of `fixed_matrices`. Few differ in an epoch, so each is worked out once, and kept as bytes."""
+    a, b, c, d, e, f = 1.0, 0.0, 0.0, 0.0, 1.0, 0.0
+    match OPS[op]:
+        case "rotate":
+            angle = -math.radians(argument % 360.0)
+            cos, sin = round(math.cos(angle), 15), round(math.sin(angle), 15)
+            center_x, center_y = width / 2, height / 2
+            a, b, c = cos, sin, cos * -center_x + sin * -center_y + center_x
+            d, e, f = -sin, cos, -sin * -center_x + cos * -center_y + center_y
+        case "shear_x":
+            b = argument
+        case "shear_y":
+            d = argument
+        # What is moved by more than the image's size is black anyway; so the integers stay small.
+        case "translate_x":
+            c = min(max(argument, -width), width)
+        case "translate_y":
+            f = min(max(argument, -height), height)
+    corner = (a, b, c + a * 0.5 + b * 0.5, d, e, f + d * 0.5 + e * 0.5)
+    return np.array([math.floor(value * 65536.0 + 0.5) for value in corner], dtype=np.int32).tobytes()
+
+
+def fixed_matrices(op_V: np.ndarray, argument_V: Arguments, height: int, width: int) -> np.ndarray:
+    """Pillow's affine map of each view that is warped, 16.16 fixed point: int32 (V,6) of a, b, c, d, e, f; else zeros.
+
+    Output pixel (x, y) is input pixel ((c + a·x + b·y) >> 16, (f + d·x + e·y) >> 16), black outside the image.
+    """
+    fixed_V6 = np.zeros((len(op_V), 6), dtype=np.int32)
+    (warped,) = _IS_WARP[op_V].nonzero()
+    rows = map(_fixed_matrix, op_V[warped].tolist(), argument_V[warped].tolist(), repeat(height), repeat(width))
+    fixed_V6[warped] = np.frombuffer(b"".join(rows), dtype=np.int32).reshape(-1, 6)
+    return fixed_V6
+
+
+def _warp(images_VCHW: Tensor, name: str, argument_V: Arguments) -> Tensor:
     """Pillow's affine transform, nearest pixel, black outside: 16.16 fixed point and floor, as an integer index map."""
-    a, b, c, d, e, f = matrix_V6.T
-    corners = np.stack([a, b, c + a * 0.5 + b * 0.5, d, e, f + d * 0.5 + e * 0.5], 1)
-    fixed = torch.from_numpy(np.floor(corners * 65536.0 + 0.5).astype(np.int64)).to(images_VCHW.device)
     height, width = images_VCHW.shape[2:]
-    x = torch.arange(width, device=fixed.device)
-    y = torch.arange(height, device=fixed.device)[:, None]
-    a, b, c, d, e, f = fixed[:, :, None, None].unbind(1)
+    matrix_V6 = fixed_matrices(np.full(len(argument_V), OPS.index(name)), argument_V, height, width)
+    a, b, c, d, e, f = torch.from_numpy(matrix_V6).to(images_VCHW.device)[:, :, None, None].unbind(1)
+    x = torch.arange(width, dtype=torch.int32, device=images_VCHW.device)
+    y = torch.arange(height, dtype=torch.int32, device=images_VCHW.device)[:, None]
     from_x = (c + a * x + b * y) >> 16
     from_y = (f + d * x + e * y) >> 16
     inside = (from_x >= 0) & (from_x < width) & (from_y >= 0) & (from_y < height)
-    index = torch.where(inside, from_y * width + from_x, 0).flatten(1)[:, None].expand(-1, images_VCHW.shape[1], -1)
+    index = torch.where(inside, from_y * width + from_x, 0).long().flatten(1)[:, None]
+    index = index.expand(-1, images_VCHW.shape[1], -1)
     return images_VCHW.flatten(2).gather(2, index).view_as(images_VCHW) * inside[:, None]
 
 
-def _affine(argument_V: Arguments, position: int) -> np.ndarray:
-    matrix_V6 = np.tile(np.array([1.0, 0.0, 0.0, 0.0, 1.0, 0.0]), (len(argument_V), 1))
-    matrix_V6[:, position] = argument_V
-    return matrix_V6
-
-
 def rotate(images_VCHW: Tensor, argument_V: Arguments) -> Tensor:
-    center_x, center_y = images_VCHW.shape[3] / 2, images_VCHW.shape[2] / 2
-    rows = []
-    for degrees in argument_V.tolist():
-        angle = -math.radians(degrees % 360.0)
-        cos, sin = round(math.cos(angle), 15), round(math.sin(angle), 15)
-        c = cos * -center_x + sin * -center_y + center_x
-        f = -sin * -center_x + cos * -center_y + center_y
-        rows.append((cos, sin, c, -sin, cos, f))
-    return _warp(images_VCHW, np.array(rows, dtype=np.float64))
+    return _warp(images_VCHW, "rotate", argument_V)
 
 
 def shear_x(images_VCHW: Tensor, argument_V: Arguments) -> Tensor:
-    return _warp(images_VCHW, _affine(argument_V, 1))
+    return _warp(images_VCHW, "shear_x", argument_V)
 
 
 def shear_y(images_VCHW: Tensor, argument_V: Arguments) -> Tensor:
-    return _warp(images_VCHW, _affine(argument_V, 3))
+    return _warp(images_VCHW, "shear_y", argument_V)
 
 
 def translate_x(images_VCHW: Tensor, argument_V: Arguments) -> Tensor:
-    return _warp(images_VCHW, _affine(argument_V, 2))
+    return _warp(images_VCHW, "translate_x", argument_V)
 
 
 def translate_y(images_VCHW: Tensor, argument_V: Arguments) -> Tensor:
-    return _warp(images_VCHW, _affine(argument_V, 5))
+    return _warp(images_VCHW, "translate_y", argument_V)
 
 
 def hue(images_VCHW: Tensor, argument_V: Arguments) -> Tensor:
@@ -216,6 +239,9 @@ OP_TABLE: dict[str, Op] = {
     "translate_y": Op(translate_y, _pixels, signed=True),
 }
 OPS: tuple[str, ...] = tuple(OP_TABLE)
+
+WARPS = ("rotate", "shear_x", "shear_y", "translate_x", "translate_y")
+_IS_WARP = np.array([name in WARPS for name in (*OPS, "fourier", "hue")])
 
 
 def argument_of(name: str, strength_V: np.ndarray, sign_V: np.ndarray, translate_pixels: int = 10) -> np.ndarray:

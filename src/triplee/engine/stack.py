@@ -1,56 +1,28 @@
 """A stack: many independent members trained from one resident pool with pre-drawn randomness (Algorithm 1).
 
-A member is told by its recipe, seed, number and training indices, never by its neighbours, so members of several
-targets and seeds may share a stack, and a member of a stack equals the same member alone.
-Here members train side by side in threads of a CPU, or in turn on a GPU; `train_epoch` and `probabilities` are the
-whole seam to an executor that runs them as one. Axes: M members, N images, V views.
+Members of several targets, seeds and recipes may share a stack, and a member of a stack equals the same member alone.
+On a CPU they train side by side in threads; on a GPU as captured graphs on streams of their own or, where networks are
+so small that launches would cost more than arithmetic, batched as one. Axes: M members, N images.
 """
 
-import math
-import queue
 import threading
+import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from triplee.augment import Draw, apply_draw, draw_views
 from triplee.data.pool import MappedImages
-from triplee.engine.losses import replay_loss
+from triplee.engine.member import MemberSpec, Share
+from triplee.engine.threads import ThreadedMembers
 from triplee.engine.windows import place_images
-from triplee.nets.network import build_network
-from triplee.plan import EpochPlan, plan_epoch
-from triplee.seeding import generator
 from triplee.settings import Recipe
 
-# Pixels augmented at once: enough views to spread each op's fixed cost, few enough to stay in cache and in step. A GPU
-# has no such cache, and pays for each kernel it is told to start.
-AUGMENT_BYTES = {"cpu": 2 << 20, "cuda": 64 << 20}
-EVALUATE_BYTES = {"cpu": 4 << 20, "cuda": 64 << 20}
-
-
-class LossNotFinite(Exception):
-    """A NaN or infinite loss, and where it appeared (all counted from 1)."""
-
-    def __init__(self, epoch: int, step: int, member: int) -> None:
-        super().__init__(f"the loss became NaN or infinite at epoch {epoch}, step {step}, member {member}")
-
-
-@dataclass(frozen=True)
-class MemberSpec:
-    """All that a member's training depends on, apart from pixels."""
-
-    recipe: Recipe
-    seed: int
-    index: int  # which of the recipe's members, from 0
-    train_N: np.ndarray  # pool indices of the source domains' training images
-    num_classes: int
-
-    def plan(self, epoch: int) -> EpochPlan:
-        return plan_epoch(self.train_N, self.recipe, self.seed, self.index, epoch)
+__all__ = ["EpochProgress", "MemberSpec", "Stack", "native_precision"]
 
 
 @dataclass
@@ -60,15 +32,41 @@ class EpochProgress:
     steps: list[int]
     cross_entropy: list[float] = field(default_factory=list)  # sums over the steps done
     contrast: list[float] = field(default_factory=list)
+    failed: dict[int, int] = field(default_factory=dict)  # member to the step (from 1) whose loss was not finite
 
     @classmethod
     def start(cls, num_members: int) -> "EpochProgress":
         return cls([0] * num_members, [0.0] * num_members, [0.0] * num_members)
 
+    def add(self, member: int, losses: Sequence[Sequence[float]]) -> None:
+        """Take in the losses of a member's next steps, up to the first that is not finite."""
+        for cross_entropy, contrast in losses:
+            if member in self.failed:
+                return
+            self.steps[member] += 1
+            if not np.isfinite(cross_entropy + contrast):
+                self.failed[member] = self.steps[member]
+            self.cross_entropy[member] += cross_entropy
+            self.contrast[member] += contrast
+
     def mean_loss(self, supcon_weight: float) -> float | None:
         """The mean loss of the epoch so far (Eq. 2), or none before the first losses are in."""
         num_steps = sum(self.steps)
         return (sum(self.cross_entropy) + supcon_weight * sum(self.contrast)) / num_steps if num_steps else None
+
+
+class Executor(Protocol):
+    """Trains some of a stack's members; members are told by their number in the stack."""
+
+    note: str
+    capture_seconds: float  # spent on compiling and capturing steps
+
+    def train_epoch(
+        self, shares: dict[int, Share], progress: EpochProgress, after_steps: Callable[[], bool]
+    ) -> None: ...
+    def probabilities(self, members: Sequence[int], index_N: np.ndarray) -> Tensor: ...
+    def tensors(self, member: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]: ...
+    def load(self, member: int, weights: dict[str, Tensor], momenta: dict[str, Tensor]) -> None: ...
 
 
 def native_precision(recipe: Recipe, device: torch.device) -> str:
@@ -84,23 +82,6 @@ def native_precision(recipe: Recipe, device: torch.device) -> str:
     return "bfloat16" if has_native else "float32"
 
 
-@dataclass(frozen=True)
-class _Share:
-    """What one member does in one epoch: its plan, and the image and draw of every view."""
-
-    epoch: int
-    plan: EpochPlan
-    index_V: np.ndarray
-    draw: Draw
-
-    @classmethod
-    def of(cls, spec: MemberSpec, epoch: int) -> "_Share":
-        plan = spec.plan(epoch)
-        index_V = np.repeat(plan.order_S, spec.recipe.replay)
-        rng = generator(spec.seed, "views", spec.index, epoch)
-        return cls(epoch, plan, index_V, draw_views(spec.recipe, rng, len(index_V), spec.train_N))
-
-
 class Stack:
     """The members of one or more runs over one pool."""
 
@@ -112,153 +93,90 @@ class Stack:
         device: torch.device,
         precision: str,
     ) -> None:
+        started = time.perf_counter()
         self.specs = list(specs)
-        self.device = device
-        self.images_NCHW = place_images(images_NCHW, device)
-        self.image_bytes = math.prod(images_NCHW.shape[1:])
-        self.labels_N = torch.from_numpy(labels_N).to(device)
-        self.precision = precision
-        self.networks = [build_network(s.recipe, s.num_classes, s.seed, s.index).to(device) for s in self.specs]
-        self.optimizers = [
-            torch.optim.SGD(
-                network.parameters(),
-                lr=spec.recipe.lr,
-                momentum=spec.recipe.momentum,
-                weight_decay=spec.recipe.weight_decay,
-                foreach=True,
-            )
-            for spec, network in zip(self.specs, self.networks, strict=True)
-        ]
+        images = place_images(images_NCHW, device)
+        self.executors: dict[int, Executor] = {}
+        if device.type == "cuda":
+            from triplee.engine.gpu import make_executors  # needs a GPU, and Triton where there is one
 
-    def train_epoch(self, epoch: int, progress: EpochProgress, after_step: Callable[[], bool]) -> None:
-        """Train the rest of `epoch`, keeping `progress` up to date; stop early when `after_step` says so."""
-        shares = [_Share.of(spec, epoch) for spec in self.specs]
-        stopping, one_at_a_time = threading.Event(), threading.Lock()
+            self.executors = make_executors(self.specs, images, labels_N, device, precision)
+        else:
+            threaded = ThreadedMembers(self.specs, images, labels_N, device, precision)
+            self.executors = dict.fromkeys(range(len(self.specs)), threaded)
+        self._drawing = ThreadPoolExecutor(1, "draw")
+        self._drawn: dict[tuple[int, int], Future[Share]] = {}
+        self._seconds = {"build": time.perf_counter() - started, "train": 0.0, "evaluate": 0.0}
 
-        def after_step_of_any() -> bool:
-            with one_at_a_time:
-                if after_step():
-                    stopping.set()
-                return stopping.is_set()
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Where the time went: building networks, compiling and capturing steps, training, evaluating."""
+        capture = sum(executor.capture_seconds for executor in dict.fromkeys(self.executors.values()))
+        return {**self._seconds, "train": self._seconds["train"] - capture, "compile": capture}
 
-        def train_some(member: int) -> bool:
-            if stopping.is_set():
-                return True
-            try:
-                self._train_some(member, shares[member], progress, after_step_of_any)
-            except BaseException:
-                stopping.set()
-                raise
-            return progress.steps[member] == shares[member].plan.num_steps
+    @property
+    def note(self) -> str:
+        """A line for people on how the members are trained, or nothing."""
+        return "; ".join(dict.fromkeys(executor.note for executor in self.executors.values() if executor.note))
 
-        unfinished = [k for k, share in enumerate(shares) if progress.steps[k] < share.plan.num_steps]
-        self._side_by_side(train_some, unfinished)
-
-    def _train_some(
-        self, member: int, share: "_Share", progress: EpochProgress, after_step: Callable[[], bool]
+    def train_epoch(
+        self, epoch_M: Sequence[int | None], progress: EpochProgress, after_steps: Callable[[], bool]
     ) -> None:
-        """As many steps as are augmented at once, or fewer when the epoch ends or `after_step` says stop."""
-        spec, network, optimizer = self.specs[member], self.networks[member], self.optimizers[member]
-        recipe, first = spec.recipe, progress.steps[member]
-        for group in optimizer.param_groups:
-            group["lr"] = recipe.learning_rate(share.epoch)
-        network.train()
-        steps_at_once = AUGMENT_BYTES[self.device.type] // (recipe.batch_size * recipe.replay * self.image_bytes)
-        bounds = share.plan.bounds[first : first + max(1, steps_at_once) + 1] * recipe.replay
-        index_V = share.index_V[bounds[0] : bounds[-1]]
-        views = apply_draw(self.images_NCHW, index_V, share.draw[bounds[0] : bounds[-1]])
-        labels = self.labels_N[torch.from_numpy(index_V).to(self.device)]
-        losses = []
-        for start, stop in zip((bounds - bounds[0])[:-1], (bounds - bounds[0])[1:], strict=True):
-            loss = replay_loss(network, views[start:stop], labels[start:stop], recipe, self._autocast())
-            optimizer.zero_grad()
-            loss.total.backward()
-            optimizer.step()
-            losses.append(torch.stack(loss).detach())
-            if after_step():
-                break
-        for total, cross_entropy, contrast in torch.stack(losses).tolist():  # the only wait for the device
-            progress.steps[member] += 1
-            if not np.isfinite(total):
-                raise LossNotFinite(share.epoch + 1, progress.steps[member], spec.index + 1)
-            progress.cross_entropy[member] += cross_entropy
-            progress.contrast[member] += contrast
+        """Train the rest of each member's epoch (none: it rests); stop early when `after_steps` says so.
+
+        `progress` is kept up to date; `after_steps` is called every now and then, after a step or many. A member whose
+        loss was not finite is noted there and trains no further.
+        """
+        started = time.perf_counter()
+        shares = self._shares(epoch_M)
+        stopping = threading.Event()
+
+        def after_steps_of_any() -> bool:
+            if after_steps():
+                stopping.set()
+            return stopping.is_set()
+
+        for executor in dict.fromkeys(self.executors.values()):
+            own = {
+                k: share
+                for k, share in shares.items()
+                if self.executors[k] is executor and k not in progress.failed and progress.steps[k] < share.num_steps
+            }
+            if own and not stopping.is_set():
+                executor.train_epoch(own, progress, after_steps_of_any)
+        self._seconds["train"] += time.perf_counter() - started
+
+    def _shares(self, epoch_M: Sequence[int | None]) -> dict[int, Share]:
+        """What each member does in its epoch; the epoch after that is drawn meanwhile."""
+        wanted = {(k, epoch) for k, epoch in enumerate(epoch_M) if epoch is not None}
+        ahead = {(k, epoch + 1) for k, epoch in wanted if epoch + 1 < self.specs[k].recipe.epochs}
+        drawn = {}
+        for key in sorted(wanted | ahead):
+            k, epoch = key
+            drawn[key] = self._drawn.get(key) or self._drawing.submit(Share.of, self.specs[k], epoch)
+        self._drawn = drawn
+        return {k: drawn[k, epoch].result() for k, epoch in sorted(wanted)}
 
     def probabilities(self, members: Sequence[int], index_N: np.ndarray) -> Tensor:
         """Softmax outputs (M, N, num_classes) of some members on clean images, on the host."""
+        started = time.perf_counter()
         outputs: dict[int, Tensor] = {}
+        for executor in dict.fromkeys(self.executors[k] for k in members):
+            own = [k for k in members if self.executors[k] is executor]
+            outputs.update(zip(own, executor.probabilities(own, index_N), strict=True))
+        self._seconds["evaluate"] += time.perf_counter() - started
+        return torch.stack([outputs[k] for k in members])
 
-        def predict(member: int) -> bool:
-            outputs[member] = self._predict(member, index_N)
-            return True
-
-        self._side_by_side(predict, members)
-        return torch.stack([outputs[member] for member in members])
-
-    @torch.inference_mode()
-    def _predict(self, member: int, index_N: np.ndarray) -> Tensor:
-        batch = max(1, EVALUATE_BYTES[self.device.type] // self.image_bytes)
-        network = self.networks[member].eval()
-        parts = []
-        for start in range(0, len(index_N), batch):
-            images = self.images_NCHW[torch.from_numpy(index_N[start : start + batch]).to(self.device)]
-            with self._autocast():
-                parts.append(network(images))
-        return torch.cat(parts).float().softmax(1).cpu()
-
-    def _autocast(self) -> torch.autocast:
-        # A new one each time: it remembers what to go back to, so threads cannot share it.
-        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bfloat16")
-
-    def _side_by_side(self, work: Callable[[int], bool], members: Sequence[int]) -> None:
-        """Call `work(member)` for each member until it says that the member is done, members side by side.
-
-        A small step leaves two threads waiting for each other, and for whatever else runs on the machine; two members
-        on a thread each do not wait (bench/step.py). How many threads a member has decides in which order numbers are
-        added up, so it follows from its recipe, never from who else is in the stack or already done.
-        """
-        num_threads = torch.get_num_threads()
-        threads_M = [max(1, num_threads // spec.recipe.members) for spec in self.specs]
-        num_workers = min(num_threads // min(threads_M), len(members)) if self.device.type == "cpu" else 1
-        waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
-        for member in members:
-            waiting.put(member)
-
-        def worker() -> None:
-            while True:
-                try:
-                    member = waiting.get_nowait()
-                except queue.Empty:
-                    return
-                torch.set_num_threads(threads_M[member])
-                if not work(member):
-                    waiting.put(member)
-
-        try:
-            if num_workers <= 1:
-                worker()
-            else:
-                with ThreadPoolExecutor(num_workers) as threads:
-                    for future in [threads.submit(worker) for _ in range(num_workers)]:
-                        future.result()
-        finally:
-            torch.set_num_threads(num_threads)
+    def member_weights(self, member: int) -> dict[str, Tensor]:
+        """A member's network as a state dict."""
+        return self.executors[member].tensors(member)[0]
 
     def member_tensors(self, member: int) -> dict[str, Tensor]:
         """Weights, buffers and momentum of a member, by name: what a checkpoint holds."""
-        network, optimizer = self.networks[member], self.optimizers[member]
-        tensors = {f"network.{name}": tensor for name, tensor in network.state_dict().items()}
-        for name, parameter in network.named_parameters():
-            momentum = optimizer.state[parameter].get("momentum_buffer")
-            if momentum is not None:
-                tensors[f"momentum.{name}"] = momentum
-        return tensors
+        weights, momenta = self.executors[member].tensors(member)
+        return {f"network.{n}": t for n, t in weights.items()} | {f"momentum.{n}": t for n, t in momenta.items()}
 
     def load_member_tensors(self, member: int, tensors: dict[str, Tensor]) -> None:
-        network, optimizer = self.networks[member], self.optimizers[member]
         weights = {n.removeprefix("network."): t for n, t in tensors.items() if n.startswith("network.")}
-        network.load_state_dict(weights)
-        for name, parameter in network.named_parameters():
-            if (momentum := tensors.get(f"momentum.{name}")) is not None:
-                restored = torch.empty_like(parameter).copy_(momentum)  # keeps the parameter's memory format
-                optimizer.state[parameter]["momentum_buffer"] = restored
+        momenta = {n.removeprefix("momentum."): t for n, t in tensors.items() if n.startswith("momentum.")}
+        self.executors[member].load(member, weights, momenta)

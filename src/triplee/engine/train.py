@@ -1,17 +1,17 @@
-"""One run: m members trained on the source domains, epoch by epoch, with the best epoch kept (Algorithm 1, "Protocol").
+"""Runs over one pool, trained together in one stack, epoch by epoch, with the best epoch of each kept (Algorithm 1).
 
-Comes in: a run's config, the pool and its split; goes out: a run folder and its result. Reads top to bottom:
-`train_run` is the loop, what it calls is below it.
+Comes in: the pool, and of each run the split, the recipe and the seed; goes out: a folder and a result for each.
+A run's numbers do not depend on the others in the stack. Reads top to bottom: `_train_stack` is the loop, and
+`run_state.py` what it does for each run.
 """
 
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import asdict
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -19,23 +19,23 @@ import torch
 from triplee import __version__
 from triplee.data.pool import Pool
 from triplee.data.split import Split, split_pool
-from triplee.engine.ensemble import accuracies
-from triplee.engine.selection import best_epoch, make_result
-from triplee.engine.stack import EpochProgress, LossNotFinite, MemberSpec, Stack, native_precision
+from triplee.engine.run_state import Diverged, Folds, Run, RunState, tell_apart
+from triplee.engine.stack import EpochProgress, Stack, native_precision
 from triplee.nets.network import build_network
 from triplee.nets.weights import weights_fingerprint
-from triplee.runfolder import FORMAT, RunFolder, read_tensors, unwritable, write_tensors
+from triplee.runfolder import FORMAT, RunFolder
 from triplee.settings import InputError, Recipe, make_recipe
 
 SAVE_EVERY_SECONDS = 300  # within an epoch, so that a crash in a long one costs minutes
+SAVING_SHARE = 20  # after an epoch: train so many times as long as the last save took before the next
 
 
 class Observer(Protocol):
-    """Whoever shows progress: a bar on a terminal, plain lines elsewhere."""
+    """Whoever shows progress: a bar on a terminal, plain lines elsewhere. Steps are summed over members and runs."""
 
-    def start(self, first_epoch: int, num_epochs: int, steps_per_epoch: int, note: str = "") -> None: ...
-    def step(self, loss: float | None) -> None: ...
-    def epoch(self, row: dict[str, Any]) -> None: ...
+    def start(self, num_epochs: int, num_steps: int, steps_done: int, note: str = "") -> None: ...
+    def progress(self, steps_done: int, loss: float | None) -> None: ...
+    def epoch(self, row: dict[str, Any], name: str) -> None: ...  # name: what tells the run from its neighbours
 
 
 class Interrupted(Exception):
@@ -55,188 +55,189 @@ def train_run(
     device: torch.device | None = None,
 ) -> dict[str, Any]:
     """Train, select and test one run in the folder `out`; gives the content of its result.json."""
-    device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if recipe.members > len(split.train_N):
-        raise InputError(f"{len(split.train_N)} training images cannot feed {recipe.members} members: lower members")
-    # What cannot be built or split is refused before there is a folder.
-    build_network(recipe, len(pool.classes), seed, 0)
-    folds = [
-        split_pool(pool, domain, seed, split.target)
-        for domain in split.source_domains
-        if recipe.selection == "leave-one-out"
-    ]
-    folder = RunFolder(out)
-    config = folder.claim(_config(pool, split, recipe, recipe_name, seed, device), resume)
-    try:
-        if folder.result_path.exists():
-            folder.state_path.unlink(missing_ok=True)  # of a run that was killed when it had just finished
-            return folder.read_result()
-        folds_done = _train_folds(pool, folds, recipe, folder, observer, recipe_name, seed, device)
-        specs = [MemberSpec(recipe, seed, k, split.train_N, len(pool.classes)) for k in range(recipe.members)]
-        stack = Stack(specs, pool.images_NCHW, pool.labels_N, device, config["precision"])
-        state = _State.load(folder, stack) if folder.state_path.exists() else _State(len(specs))
-        rows = folder.read_metrics()[: state.epoch]
-        if len(rows) < state.epoch:
-            raise InputError(f"{folder.metrics_path} has lost lines: restore it, or train again")
-        return _train(folder, stack, state, rows, pool, split, recipe, observer, config, folds_done)
-    except LossNotFinite as error:
-        kept = f"; the last good state is kept in {out}" if folder.state_path.exists() else ""
-        raise InputError(f"{error}: lower lr and choose another --out{kept}") from None
-    finally:
-        folder.release()
+    run = Run(split, recipe, out, recipe_name, seed)
+    return train_runs(pool, [run], observer=observer, resume=resume, device=device)[0]
+
+
+def train_runs(
+    pool: Pool,
+    runs: Sequence[Run],
+    *,
+    observer: Observer,
+    resume: bool = False,
+    device: torch.device | None = None,
+) -> list[dict[str, Any]]:
+    """Train runs together, each in its own folder; gives their results.
+
+    With `resume` each goes on from where it stands, if it was started at all. A run whose loss is no number any more
+    stops by itself, and is reported when the others are done.
+    """
+    outcomes = _train(pool, runs, observer, resume, device)
+    failures = {run.out: o for run, o in zip(runs, outcomes, strict=True) if isinstance(o, Diverged)}
+    if failures:
+        out, first = next(iter(failures.items()))
+        raise first if len(runs) == 1 else Diverged(f"{len(failures)} of {len(runs)} runs failed; {out}: {first}")
+    return [outcome for outcome in outcomes if not isinstance(outcome, Diverged)]
 
 
 def _train(
-    folder: RunFolder,
-    stack: Stack,
-    state: "_State",
-    rows: list[dict[str, Any]],
-    pool: Pool,
-    split: Split,
-    recipe: Recipe,
-    observer: Observer,
-    config: dict[str, Any],
-    folds: "_Folds",
-) -> dict[str, Any]:
-    started = time.monotonic() - state.seconds
-    steps_per_epoch = sum(spec.plan(0).num_steps for spec in stack.specs)
-    observer.start(state.epoch, recipe.epochs, steps_per_epoch, f"hold out {split.target}" if split.left_out else "")
-    with _stop_on_interrupt() as interrupted:
-        write_events = _open_events(folder, state.epoch)
+    pool: Pool, runs: Sequence[Run], observer: Observer, resume: bool, device: torch.device | None
+) -> list[dict[str, Any] | Diverged]:
+    """A result for each run, or what ended it."""
+    device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    folds_R = _check(pool, runs)
+    folders = [RunFolder(run.out) for run in runs]
+    is_started = [folder.config_path.exists() for folder in folders]
+    outcomes: dict[int, dict[str, Any] | Diverged] = {}
+    with ExitStack() as claims:
+        configs = []
+        for run, folder, started in zip(runs, folders, is_started, strict=True):
+            # Where others were started, an earlier call was cut off before it came to this one.
+            configs.append(folder.claim(_config(pool, run, device), resume and (started or not any(is_started))))
+            claims.callback(folder.release)
+        for r, folder in enumerate(folders):
+            if folder.result_path.exists():
+                folder.state_path.unlink(missing_ok=True)  # of a run that was killed when it had just finished
+                outcomes[r] = folder.read_result()
+        found_R = _train_folds(pool, {r: folds_R[r] for r in range(len(runs)) if r not in outcomes}, observer, device)
+        outcomes |= {r: found for r, found in found_R.items() if isinstance(found, Diverged)}
+        ready = {r: found for r, found in found_R.items() if isinstance(found, Folds)}
+        for precision in sorted({configs[r]["precision"] for r in ready}):
+            together = [r for r in ready if configs[r]["precision"] == precision]
+            specs = [spec for r in together for spec in runs[r].member_specs(len(pool.classes))]
+            stack = Stack(specs, pool.images_NCHW, pool.labels_N, device, precision)
+            states, first = [], 0
+            for r in together:
+                members = range(first, first + runs[r].recipe.members)
+                states.append(RunState(runs[r], folders[r], configs[r], ready[r], stack, members))
+                first = members.stop
+            outcomes |= zip(together, _train_stack(stack, states, pool, observer), strict=True)
+    return [outcomes[r] for r in range(len(runs))]
 
-        def save() -> None:
-            state.seconds = time.monotonic() - started
-            state.save(folder, stack)
 
-        def after_step() -> bool:
-            observer.step(state.progress.mean_loss(recipe.supcon_weight))
-            return interrupted.is_set() or time.monotonic() - started - state.seconds > SAVE_EVERY_SECONDS
-
-        while state.epoch < recipe.epochs:
-            while sum(state.progress.steps) < steps_per_epoch:
-                stack.train_epoch(state.epoch, state.progress, after_step)
-                if interrupted.is_set():
-                    save()
-                    raise Interrupted
-                if sum(state.progress.steps) < steps_per_epoch:
-                    save()
-            row = _epoch_row(state, stack, pool, split, recipe)
-            if folds.accuracy_E:
-                row["fold_accuracy"] = folds.accuracy_E[state.epoch]
-            rows.append(row)
-            state.next_epoch()
-            if best_epoch(rows, recipe.selection) == row["epoch"]:
-                for k in range(len(stack.specs)):
-                    weights = stack.networks[k].state_dict()
-                    write_tensors(folder.member_path(k), weights, {"epoch": row["epoch"], "member": k})
-            folder.write_metrics(rows)
-            save()
-            write_events(row)
-            observer.epoch(row)
-    seconds = round(time.monotonic() - started + folds.seconds, 2)
-    result = {**make_result(rows, recipe.selection, config), "seconds": seconds, "version": __version__}
-    folder.write_result(result)
-    folder.state_path.unlink(missing_ok=True)
-    return result
+def _check(pool: Pool, runs: Sequence[Run]) -> list[list[Run]]:
+    """Refuse what cannot be split, built or told apart before there is a folder; gives the folds of each run."""
+    if len({run.out.absolute() for run in runs}) < len(runs):
+        raise InputError("two runs have the same folder: give each its own")
+    for run in runs:
+        if run.recipe.members > len(run.split.train_N):
+            few = f"{len(run.split.train_N)} training images cannot feed {run.recipe.members} members"
+            raise InputError(f"{few}: lower members")
+    for recipe in {run.recipe.model_dump_json(): run.recipe for run in runs}.values():
+        build_network(recipe, len(pool.classes), 0, 0)
+    return [
+        [
+            Run(
+                split_pool(pool, domain, run.seed, run.split.target),
+                make_recipe({"selection": "source-val"}, run.recipe),
+                run.out / "folds" / domain,
+                run.recipe_name,
+                run.seed,
+            )
+            for domain in run.split.source_domains
+            if run.recipe.selection == "leave-one-out"
+        ]
+        for run in runs
+    ]
 
 
 def _train_folds(
-    pool: Pool,
-    folds: list[Split],
-    recipe: Recipe,
-    folder: RunFolder,
-    observer: Observer,
-    recipe_name: str,
-    seed: int,
-    device: torch.device,
-) -> "_Folds":
+    pool: Pool, folds_R: dict[int, list[Run]], observer: Observer, device: torch.device
+) -> dict[int, Folds | Diverged]:
     """Leave-one-domain-out cross-validation: accuracy by epoch on a source that was held out, mean over sources.
 
-    The run's target is in no fold. A fold is a run of its own under folds/, so that it resumes like one.
+    A run's target is in none of its folds. A fold is a run of its own under folds/, so that it resumes like one.
     """
-    curves, seconds = [], 0.0
-    for split in folds:
-        fold = RunFolder(folder.path / "folds" / split.target)
-        result = train_run(
-            pool,
-            split,
-            make_recipe({"selection": "source-val"}, recipe),
-            out=fold.path,
-            observer=observer,
-            recipe_name=recipe_name,
-            seed=seed,
-            resume=fold.config_path.exists(),
-            device=device,
+    folds = [fold for folds in folds_R.values() for fold in folds]
+    if not folds:
+        return {r: Folds() for r in folds_R}
+    resume = any(RunFolder(fold.out).config_path.exists() for fold in folds)
+    outcomes = dict(zip((fold.out for fold in folds), _train(pool, folds, observer, resume, device), strict=True))
+    found_R: dict[int, Folds | Diverged] = {}
+    for r, folds in folds_R.items():
+        curves, seconds, failures = [], 0.0, []
+        for fold in folds:
+            outcome = outcomes[fold.out]
+            if isinstance(outcome, Diverged):
+                failures.append(outcome)
+            else:
+                curves.append([row["target_accuracy"] for row in RunFolder(fold.out).read_metrics()])
+                seconds += outcome["seconds"]
+        found_R[r] = (
+            failures[0] if failures else Folds(np.mean(curves, axis=0).tolist(), seconds) if curves else Folds()
         )
-        curves.append([row["target_accuracy"] for row in fold.read_metrics()])
-        seconds += result["seconds"]
-    return _Folds(np.mean(curves, axis=0).tolist() if curves else [], seconds)
+    return found_R
 
 
-class _Folds(NamedTuple):
-    accuracy_E: list[float]  # by epoch; empty where the run does not cross-validate
-    seconds: float
+def _train_stack(
+    stack: Stack, states: list[RunState], pool: Pool, observer: Observer
+) -> list[dict[str, Any] | Diverged]:
+    """Train the runs of a stack to their ends; gives a result for each, or what ended it."""
+    progress = EpochProgress.start(len(stack.specs))
+    outcomes: dict[RunState, dict[str, Any] | Diverged] = {}
+    rows: dict[RunState, dict[str, Any]] = {}  # of the epochs that have just ended
+    names = dict(zip(states, tell_apart([state.run for state in states]), strict=True))
+    saved_at, saving_took = time.monotonic(), 0.0
+    with _stop_on_interrupt() as interrupted:
+
+        def steps_done() -> int:
+            return sum(state.steps_done(progress) for state in states)
+
+        def after_steps() -> bool:
+            observer.progress(steps_done(), _mean_loss(stack, progress))
+            return interrupted.is_set() or time.monotonic() - saved_at > SAVE_EVERY_SECONDS
+
+        def take_stock(state: RunState) -> None:
+            try:
+                state.check_losses(progress)
+                if state.epoch_is_done(progress):
+                    rows[state] = state.finish_epoch(progress, pool)
+                if state.is_finished:
+                    outcomes[state] = state.finish(progress)
+            except Diverged as failure:
+                outcomes[state] = failure
+
+        for state in states:
+            state.start(progress)
+        num_steps = sum(state.run.recipe.epochs * sum(state.steps_per_epoch) for state in states)
+        title = f"{len(states)} runs in one stack" if len(states) > 1 else names[states[0]]
+        note = "; ".join(filter(None, (title, stack.note)))
+        observer.start(max(state.run.recipe.epochs for state in states), num_steps, steps_done(), note)
+        for state in states:  # one may have been killed between its last epoch and its result
+            take_stock(state)
+        while unfinished := [state for state in states if state not in outcomes]:
+            epoch_M: list[int | None] = [None] * len(stack.specs)
+            for state in unfinished:
+                for k in state.members:
+                    epoch_M[k] = state.epoch
+            stack.train_epoch(epoch_M, progress, after_steps)
+            observer.progress(steps_done(), _mean_loss(stack, progress))
+            rows.clear()
+            for state in unfinished:
+                take_stock(state)
+            began = time.monotonic()
+            if interrupted.is_set() or began - saved_at > min(SAVE_EVERY_SECONDS, SAVING_SHARE * saving_took):
+                for state in unfinished:
+                    if state not in outcomes:
+                        state.save(progress)
+                saved_at = time.monotonic()
+                saving_took = saved_at - began
+            for state, row in rows.items():
+                observer.epoch(row, names[state])
+            if interrupted.is_set() and len(outcomes) < len(states):
+                raise Interrupted
+    return [outcomes[state] for state in states]
 
 
-class _State:
-    """Where a run stands: epochs done, how far into the next one, and the time spent."""
-
-    def __init__(self, num_members: int) -> None:
-        self.epoch = 0
-        self.progress = EpochProgress.start(num_members)
-        self.seconds = 0.0
-
-    def next_epoch(self) -> None:
-        self.epoch += 1
-        self.progress = EpochProgress.start(len(self.progress.steps))
-
-    def save(self, folder: RunFolder, stack: Stack) -> None:
-        tensors = {
-            f"{k}.{name}": tensor for k in range(len(stack.specs)) for name, tensor in stack.member_tensors(k).items()
-        }
-        metadata = {"epoch": self.epoch, "progress": asdict(self.progress), "seconds": self.seconds}
-        write_tensors(folder.state_path, tensors, metadata)
-
-    @classmethod
-    def load(cls, folder: RunFolder, stack: Stack) -> "_State":
-        tensors, metadata = read_tensors(folder.state_path)
-        state = cls(len(stack.specs))
-        try:
-            state.epoch, state.seconds = metadata["epoch"], metadata["seconds"]
-            state.progress = EpochProgress(**metadata["progress"])
-            for k in range(len(stack.specs)):
-                own = {n.removeprefix(f"{k}."): t for n, t in tensors.items() if n.startswith(f"{k}.")}
-                stack.load_member_tensors(k, own)
-        except (KeyError, RuntimeError):
-            raise InputError(f"{folder.state_path} belongs to another run: restore it, or train again") from None
-        return state
+def _mean_loss(stack: Stack, progress: EpochProgress) -> float | None:
+    """The mean loss of the epoch so far (Eq. 2), or none before the first losses are in."""
+    good = [k for k in range(len(stack.specs)) if k not in progress.failed]
+    num_steps = sum(progress.steps[k] for k in good)
+    losses = (progress.cross_entropy[k] + stack.specs[k].recipe.supcon_weight * progress.contrast[k] for k in good)
+    return sum(losses) / num_steps if num_steps else None
 
 
-def _epoch_row(state: _State, stack: Stack, pool: Pool, split: Split, recipe: Recipe) -> dict[str, Any]:
-    """A line of metrics.jsonl: nothing in it depends on the clock, so that a resumed run writes the same bytes."""
-    steps, members = state.progress.steps, range(len(stack.specs))
-    val_outputs = stack.probabilities(members, split.val_N)
-    for k in members:
-        if not val_outputs[k].isfinite().all():  # the last step did it: no later loss would tell
-            raise LossNotFinite(state.epoch + 1, steps[k], k + 1)
-    val, val_members = accuracies(val_outputs, pool.labels_N[split.val_N])
-    target_outputs = stack.probabilities(members, split.target_N)
-    target, target_members = accuracies(target_outputs, pool.labels_N[split.target_N])
-    return {
-        "epoch": state.epoch + 1,
-        "lr": recipe.learning_rate(state.epoch),
-        "cross_entropy": [s / n for s, n in zip(state.progress.cross_entropy, steps, strict=True)],
-        "contrast": [s / n for s, n in zip(state.progress.contrast, steps, strict=True)],
-        "val_accuracy": val,
-        "val_members": val_members,
-        "target_accuracy": target,
-        "target_members": target_members,
-    }
-
-
-def _config(
-    pool: Pool, split: Split, recipe: Recipe, recipe_name: str, seed: int, device: torch.device
-) -> dict[str, Any]:
+def _config(pool: Pool, run: Run, device: torch.device) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "version": __version__,
@@ -246,13 +247,13 @@ def _config(
         "domains": list(pool.domains),
         "classes": list(pool.classes),
         "root": pool.root,
-        "target": split.target,
-        "left_out": split.left_out,
-        "seed": seed,
-        "recipe_name": recipe_name,
-        "recipe": recipe.model_dump(),
-        "weights_fingerprint": weights_fingerprint(recipe),
-        "precision": native_precision(recipe, device),
+        "target": run.split.target,
+        "left_out": run.split.left_out,
+        "seed": run.seed,
+        "recipe_name": run.recipe_name,
+        "recipe": run.recipe.model_dump(),
+        "weights_fingerprint": weights_fingerprint(run.recipe),
+        "precision": native_precision(run.recipe, device),
     }
 
 
@@ -270,35 +271,3 @@ def _stop_on_interrupt() -> Iterator[threading.Event]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _open_events(folder: RunFolder, first_epoch: int) -> Callable[[dict[str, Any]], None]:
-    """A function that appends an epoch's row to a new file of TensorBoard events.
-
-    Not torch's SummaryWriter: it writes from a thread of its own, which meets a full disk with a traceback.
-    """
-    # Slow to import, and only training needs it.
-    from tensorboard.compat.proto.event_pb2 import Event, SessionLog  # pyright: ignore[reportAttributeAccessIssue]
-    from tensorboard.compat.proto.summary_pb2 import Summary  # pyright: ignore[reportAttributeAccessIssue]
-    from tensorboard.summary.writer.record_writer import RecordWriter
-
-    path = folder.events_path / f"events.out.tfevents.{time.time_ns()}"
-
-    def append(event: Event) -> None:
-        event.wall_time = time.time()
-        try:
-            path.parent.mkdir(exist_ok=True)
-            with path.open("ab") as file:
-                RecordWriter(file).write(event.SerializeToString())
-        except OSError as error:
-            raise unwritable(path, error) from None
-
-    def append_row(row: dict[str, Any]) -> None:
-        means = {name: float(np.mean(value)) for name, value in row.items() if name != "epoch"}
-        values = [Summary.Value(tag=name, simple_value=mean) for name, mean in means.items()]
-        append(Event(step=row["epoch"], summary=Summary(value=values)))
-
-    append(Event(file_version="brain.Event:2"))
-    if first_epoch:  # hides later epochs that an earlier start wrote
-        append(Event(step=first_epoch + 1, session_log=SessionLog(status=SessionLog.START)))
-    return append_row

@@ -16,6 +16,7 @@ from triplee.seeding import torch_seed
 from triplee.settings import InputError, Recipe
 
 PROJECTION_SIZE = 128
+BATCH_NORM_MOMENTUM = 0.1  # of running statistics, for batches of 64 samples and more
 
 
 class ProjectionHead(nn.Sequential):
@@ -59,6 +60,10 @@ class Network(nn.Module):
         self.register_buffer("scale", (1 / (255 * std)).view(3, 1, 1), persistent=False)
         self.register_buffer("shift", (-mean / std).view(3, 1, 1), persistent=False)
         batch_norms = [module for module in self.backbone.modules() if isinstance(module, _BatchNorm)]
+        for layer in batch_norms:
+            # Running statistics over as many samples as batches of 64 give: with b = 4 torch's 0.1 would leave the
+            # last ten batches, 40 samples, to decide how the network sees every test image.
+            layer.momentum = BATCH_NORM_MOMENTUM * min(1, recipe.batch_size / 64)
         self.frozen = batch_norms if recipe.batch_norm == "frozen" else []
         for layer in self.frozen:
             layer.requires_grad_(False)

@@ -1,0 +1,25 @@
+"""Which compiled code this machine can run, found out on first use, so that importing the package stays quick.
+
+Goes out: the module with the kernels of a device, or none, and then plain torch does the same.
+"""
+
+import warnings
+from functools import lru_cache
+from importlib import import_module
+from types import ModuleType
+
+_MODULES = {"cpu": "triplee.augment.compiled", "cuda": "triplee.augment.cuda"}
+
+
+@lru_cache
+def find_kernels(device_type: str) -> ModuleType | None:
+    """The kernels for a kind of device, where what they need (Numba, Triton) is installed and works."""
+    if device_type not in _MODULES:
+        return None
+    try:
+        return import_module(_MODULES[device_type])
+    except ModuleNotFoundError:
+        return None
+    except Exception as error:
+        warnings.warn(f"ESAug runs in plain torch, which is slower: {error}", stacklevel=2)
+        return None

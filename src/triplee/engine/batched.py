@@ -1,0 +1,131 @@
+"""Digit members batched as one network: for steps so small that a GPU would wait for launches most of the time.
+
+One captured step trains all members that have work; a member that is done with its epoch is left out of the launch,
+so unequal epochs cost nothing. Axes: M members, V views.
+"""
+
+import time
+from collections.abc import Sequence
+from importlib.util import find_spec
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from triplee.engine.gpu import Chunk, GpuMembers
+from triplee.engine.member import MemberSpec, Share
+from triplee.engine.windows import Windows
+
+EVALUATE_BYTES = 256 << 20  # of the first layer's outputs
+MOST_VIEWS = 128  # more do not fit the registers of a program, and keep a GPU busy without a stack
+
+
+def batch_key(spec: MemberSpec, precision: str) -> object:
+    """Members of equal keys may be batched; none: this member may not."""
+    recipe = spec.recipe
+    fits = recipe.backbone == "digit-cnn" and precision == "bfloat16" and find_spec("triton") is not None
+    # The smallest batch has one sample less than b; with a single view there is nothing to contrast.
+    smallest = max(1, recipe.batch_size - 1) * recipe.replay
+    if not fits or spec.views_per_step > MOST_VIEWS or (recipe.supcon_weight > 0 and smallest < 2):
+        return None
+    return recipe.image_size, spec.num_classes, spec.views_per_step, recipe.supcon_weight > 0
+
+
+def member_bytes(spec: MemberSpec) -> int:
+    """About what a member takes: its layers' outputs with gradients and codes, its weights with momenta and copies."""
+    recipe = spec.recipe
+    first_outputs = spec.views_per_step * (recipe.image_size // 2) ** 2 * 64  # of all layers: a third more
+    features = 64 * (recipe.image_size // 16) ** 2
+    weights = 120_000 + features * (spec.num_classes + (features + 128 if recipe.supcon_weight > 0 else 0))
+    return 7 * first_outputs + 14 * weights
+
+
+class BatchedMembers(GpuMembers):
+    def __init__(
+        self,
+        specs: dict[int, MemberSpec],
+        images: Tensor | Windows,
+        labels_N: np.ndarray,
+        device: torch.device,
+        precision: str,
+    ) -> None:
+        from triplee.nets.digit_stack import DigitStack  # needs Triton
+
+        super().__init__(specs, images, labels_N, device)
+        networks = [spec.build() for spec in specs.values()]
+        size = next(iter(specs.values())).recipe.image_size
+        self.stack = DigitStack(networks, size, max(self.views_M), torch.bfloat16, device)
+        self.stream = torch.cuda.Stream(device)
+        self.graphs: dict[int, torch.cuda.CUDAGraph] = {}
+
+    def begin_epoch(self, shares: dict[int, Share]) -> None:
+        rates = torch.zeros(self.stack.rates.shape)
+        for k, share in shares.items():
+            recipe = self.specs[k].recipe
+            values = (share.rate, recipe.momentum, recipe.weight_decay, recipe.supcon_weight, 1 / recipe.temperature)
+            rates[self.place[k]] = torch.tensor(values)
+        with torch.cuda.stream(self.stream):
+            self.stack.rates.copy_(rates)
+
+    def enqueue(self, chunk: Chunk) -> list[torch.cuda.Event]:
+        # The longest come first, so that the members at work are at all times the first so many of the list.
+        steps = np.array(list(chunk.steps.values()))
+        at_work = [int((steps > step).sum()) for step in range(steps[0])]
+        self._capture_all(sorted(set(at_work)))
+        self.stream.wait_event(chunk.ready)
+        order = torch.tensor([self.place[k] for k in chunk.steps])
+        with torch.cuda.stream(self.stream):
+            self.stack.active[: len(order)].copy_(order)
+            self.stack.step_number.fill_(chunk.first_row)
+            for members in at_work:
+                self.graphs[members].replay()
+            trained = torch.cuda.Event()
+            trained.record()
+        for k, count in chunk.steps.items():
+            self.stack.batches_M[self.place[k]] += count
+        return [trained]
+
+    def _capture_all(self, wanted: list[int]) -> None:
+        missing = [members for members in wanted if members not in self.graphs]
+        if not missing:
+            return
+        torch.cuda.synchronize(self.device)
+        started = time.perf_counter()
+        stack = self.stack
+        written = (stack.weights, stack.momenta, stack.copies, stack.running, stack.step_number)
+        kept = [tensor.clone() for tensor in written]
+        for members in missing:
+            with torch.cuda.stream(self.stream):
+                stack.step_number.fill_(self.spare_row)
+                self._step(members)  # compiles the kernels
+            self.stream.synchronize()
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, stream=self.stream):
+                self._step(members)
+            self.graphs[members] = graph
+        with torch.cuda.stream(self.stream):
+            for tensor, old in zip(written, kept, strict=True):
+                tensor.copy_(old)
+        self.stream.synchronize()
+        self.capture_seconds += time.perf_counter() - started
+
+    def _step(self, members: int) -> None:
+        self.stack.step(self.views, self.index, self.labels, self.counts, self.losses, members)
+
+    def probabilities(self, members: Sequence[int], index_N: np.ndarray) -> Tensor:
+        places = [self.place[k] for k in members]
+        height, width = self.images.shape[2:]
+        batch = max(1, EVALUATE_BYTES // (len(places) * height * width * 32))
+        outputs = []
+        for part in torch.from_numpy(index_N).to(self.device).split(batch):
+            images, index = self.images, part
+            if isinstance(images, Windows):
+                images, index = images[part], torch.arange(len(part), device=self.device)
+            outputs.append(self.stack.predict(places, images, index).softmax(2))
+        return torch.cat(outputs, 1).cpu()
+
+    def tensors(self, member: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        return self.stack.state(self.place[member])
+
+    def load(self, member: int, weights: dict[str, Tensor], momenta: dict[str, Tensor]) -> None:
+        self.stack.load(self.place[member], weights, momenta)

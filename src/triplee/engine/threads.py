@@ -1,0 +1,134 @@
+"""Members on a CPU: side by side, one thread each.
+
+A small step leaves two threads waiting for each other, and for whatever else runs on the machine; two members on a
+thread each do not wait (bench/step.py). Axes: M members, N images, V views.
+"""
+
+import math
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from triplee.augment import apply_draw
+from triplee.engine.member import Member, MemberSpec, Share
+from triplee.engine.windows import Windows
+
+if TYPE_CHECKING:
+    from triplee.engine.stack import EpochProgress
+
+# Pixels augmented at once: enough views to spread each op's fixed cost, few enough to stay in cache and in step.
+AUGMENT_BYTES = 2 << 20
+EVALUATE_BYTES = 4 << 20
+
+
+class ThreadedMembers:
+    note = ""
+    capture_seconds = 0.0
+
+    def __init__(
+        self,
+        specs: Sequence[MemberSpec],
+        images_NCHW: Tensor | Windows,
+        labels_N: np.ndarray,
+        device: torch.device,
+        precision: str,
+    ) -> None:
+        self.images_NCHW, self.labels_N = images_NCHW, torch.from_numpy(labels_N)
+        self.image_bytes = math.prod(images_NCHW.shape[1:])
+        self.members = [Member(spec, device, precision) for spec in specs]
+
+    def train_epoch(self, shares: dict[int, Share], progress: "EpochProgress", after_steps: Callable[[], bool]) -> None:
+        stopping, one_at_a_time = threading.Event(), threading.Lock()
+
+        def after_step_of_any() -> bool:
+            with one_at_a_time:
+                if after_steps():
+                    stopping.set()
+                return stopping.is_set()
+
+        def train_some(member: int) -> bool:
+            if stopping.is_set():
+                return True
+            try:
+                self._train_some(member, shares[member], progress, after_step_of_any)
+            except BaseException:
+                stopping.set()
+                raise
+            return progress.steps[member] == shares[member].num_steps or member in progress.failed
+
+        self._side_by_side(train_some, list(shares))
+
+    def _train_some(self, k: int, share: Share, progress: "EpochProgress", after_step: Callable[[], bool]) -> None:
+        """As many steps as are augmented at once, or fewer when the epoch ends or `after_step` says stop."""
+        member, first = self.members[k], progress.steps[k]
+        member.rate.fill_(share.rate)
+        member.network.train()
+        steps_at_once = AUGMENT_BYTES // (member.spec.views_per_step * self.image_bytes)
+        bounds = share.bounds[first : first + max(1, steps_at_once) + 1]
+        index_V = share.index_V[bounds[0] : bounds[-1]]
+        views = apply_draw(self.images_NCHW, index_V, share.draw[bounds[0] : bounds[-1]])
+        labels = self.labels_N[torch.from_numpy(index_V)]
+        losses = []
+        for start, stop in zip((bounds - bounds[0])[:-1], (bounds - bounds[0])[1:], strict=True):
+            losses.append(member.step(views[start:stop], labels[start:stop]))
+            if after_step():
+                break
+        progress.add(k, torch.stack(losses).tolist())
+
+    def probabilities(self, members: Sequence[int], index_N: np.ndarray) -> Tensor:
+        outputs: dict[int, Tensor] = {}
+
+        def predict(k: int) -> bool:
+            self.members[k].network.eval()
+            batch = max(1, EVALUATE_BYTES // self.image_bytes)
+            index = torch.from_numpy(index_N)
+            outputs[k] = torch.cat([self.members[k].predict(self.images_NCHW[part]) for part in index.split(batch)])
+            return True
+
+        self._side_by_side(predict, members)
+        return torch.stack([outputs[k] for k in members])
+
+    def tensors(self, member: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        return self.members[member].tensors()
+
+    def load(self, member: int, weights: dict[str, Tensor], momenta: dict[str, Tensor]) -> None:
+        self.members[member].load(weights, momenta)
+
+    def _side_by_side(self, work: Callable[[int], bool], members: Sequence[int]) -> None:
+        """Call `work(member)` for each member until it says that the member is done, members side by side.
+
+        How many threads a member has decides in which order numbers are added up, so it follows from its recipe, never
+        from who else is in the stack or already done.
+        """
+        num_threads = torch.get_num_threads()
+        threads_M = [max(1, num_threads // member.spec.recipe.members) for member in self.members]
+        num_workers = min(num_threads // min(threads_M), len(members))
+        waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
+        for member in members:
+            waiting.put(member)
+
+        def worker() -> None:
+            while True:
+                try:
+                    member = waiting.get_nowait()
+                except queue.Empty:
+                    return
+                torch.set_num_threads(threads_M[member])
+                if not work(member):
+                    waiting.put(member)
+
+        try:
+            if num_workers <= 1:
+                worker()
+            else:
+                with ThreadPoolExecutor(num_workers) as threads:
+                    for future in [threads.submit(worker) for _ in range(num_workers)]:
+                        future.result()
+        finally:
+            torch.set_num_threads(num_threads)

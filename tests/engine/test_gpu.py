@@ -1,0 +1,226 @@
+"""Both executors of a GPU against the CPU and against eager steps: same draws, same losses; memory; unequal epochs."""
+
+import gc
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+
+from triplee.data.pool import Pool
+from triplee.data.split import split_pool
+from triplee.engine import batched, gpu
+from triplee.engine.member import Member, Share
+from triplee.engine.stack import EpochProgress, MemberSpec, Stack
+from triplee.settings import make_recipe
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+CPU, GPU = torch.device("cpu"), torch.device("cuda")
+# What is trained how: the digit network in bfloat16 is batched, all else is captured member by member.
+BATCHED = {"backbone": "digit-cnn", "image_size": 32, "batch_size": 4, "replay": 4}
+CAPTURED = {"backbone": "resnet18", "image_size": 32, "batch_size": 4, "replay": 4, "lr": 1e-3, "flip": True}
+
+
+@pytest.fixture(autouse=True)
+def clean_memory() -> Iterator[None]:
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):  # float32 means float32 here
+        yield
+    torch.cuda.set_per_process_memory_fraction(1.0)
+    torch.cuda.empty_cache()
+
+
+def make_specs(pool: Pool, members: int = 3, sizes: tuple[int, ...] = (), **values: object) -> list[MemberSpec]:
+    """Members on the sources of "blue"; `sizes` cuts the training images of each."""
+    recipe = make_recipe({"members": members, **values})
+    train_N = split_pool(pool, "blue", 0).train_N
+    chosen = [train_N[: sizes[k]] if sizes else train_N for k in range(members)]
+    return [MemberSpec(recipe, 0, k, chosen[k], len(pool.classes)) for k in range(members)]
+
+
+def make_stack(pool: Pool, specs: list[MemberSpec], device: torch.device = GPU, precision: str = "bfloat16") -> Stack:
+    return Stack(specs, pool.images_NCHW, pool.labels_N, device, precision)
+
+
+def train(stack: Stack, epochs: int = 2) -> list[EpochProgress]:
+    history = []
+    for epoch in range(epochs):
+        progress = EpochProgress.start(len(stack.specs))
+        stack.train_epoch([epoch] * len(stack.specs), progress, lambda: False)
+        history.append(progress)
+    return history
+
+
+def eager_trace(pool: Pool, spec: MemberSpec, device: torch.device, precision: str, steps: int) -> np.ndarray:
+    """Losses (steps, 2) of one member in a plain loop, a step at a time."""
+    from triplee.augment import apply_draw
+
+    member, trace, epoch = Member(spec, device, precision), [], 0
+    images, labels_N = pool.images_NCHW.to(device), torch.from_numpy(pool.labels_N).to(device)
+    while len(trace) < steps:
+        share = Share.of(spec, epoch)
+        member.rate.fill_(share.rate)
+        for start, stop in zip(share.bounds[:-1], share.bounds[1:], strict=True):
+            views = apply_draw(images, share.index_V[start:stop], share.draw[start:stop])
+            trace.append(member.step(views, labels_N[torch.from_numpy(share.index_V[start:stop]).to(device)]).tolist())
+        epoch += 1
+    return np.array(trace[:steps])
+
+
+def stack_trace(pool: Pool, spec: MemberSpec, precision: str, steps: int) -> np.ndarray:
+    """The same from a stack that is stopped after every chunk; chunks are made a single step long."""
+    stack, trace, epoch = make_stack(pool, [spec], GPU, precision), [], 0
+    while len(trace) < steps:
+        progress = EpochProgress.start(1)
+        sums = np.zeros(2)
+
+        def note() -> bool:
+            nonlocal sums
+            now = np.array([progress.cross_entropy[0], progress.contrast[0]])  # noqa: B023
+            if progress.steps[0] > note.steps:  # noqa: B023
+                trace.append((now - sums).tolist())
+                note.steps, sums = progress.steps[0], now  # noqa: B023
+            return False
+
+        note.steps = 0
+        stack.train_epoch([epoch], progress, note)
+        epoch += 1
+    return np.array(trace[:steps])
+
+
+@pytest.mark.parametrize("values", [CAPTURED, BATCHED], ids=["resnet", "digits"])
+def test_captured_equals_eager_equals_cpu_in_float32(
+    small_32: Pool, values: dict, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """50 steps with the 14 ops, whose bytes are equal everywhere; devices only add in another order."""
+    monkeypatch.setattr(gpu, "CHUNK_BYTES", 1)
+    spec = make_specs(small_32, members=1, ops="basic", **values)[0]
+    captured = stack_trace(small_32, spec, "float32", 50)
+    eager = eager_trace(small_32, spec, GPU, "float32", 50)
+    on_cpu = eager_trace(small_32, spec, CPU, "float32", 50)
+    for name, trace in (("eager", eager), ("cpu", on_cpu)):
+        apart = np.abs(captured - trace) / np.abs(trace)
+        print(f"captured against {name}: first 10 steps {apart[:10].max():.1e}, all 50 {apart.max():.1e}")
+        assert apart[:10].max() < 1e-2
+        assert apart.mean() < 2e-2
+
+
+def test_batched_equals_eager_equals_cpu(small_32: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """50 steps in bfloat16: as near to the float32 of the CPU as the eager step in bfloat16 is, or twice as far."""
+    monkeypatch.setattr(gpu, "CHUNK_BYTES", 1)
+    spec = make_specs(small_32, members=1, **BATCHED)[0]
+    batched = stack_trace(small_32, spec, "bfloat16", 50)
+    eager = eager_trace(small_32, spec, GPU, "bfloat16", 50)
+    exact = eager_trace(small_32, spec, CPU, "float32", 50)
+    ours, theirs = (np.abs(trace - exact) for trace in (batched, eager))
+    print("batched", ours.mean(0), ours.max(0), "eager", theirs.mean(0), theirs.max(0))
+    assert (ours[:10].max(0) <= 2 * theirs[:10].max(0) + 0.02).all()
+    assert (ours.mean(0) <= 2 * theirs.mean(0) + 0.02).all()
+
+
+@pytest.mark.parametrize("values", [BATCHED, CAPTURED], ids=["batched", "captured"])
+def test_unequal_epochs_neither_wait_nor_leak(small_32: Pool, values: dict, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A member of a stack of unequal ones, in several chunks, against the same member alone."""
+    monkeypatch.setattr(gpu, "CHUNK_BYTES", 16 * 3 * 32 * 32 * 3 * 4)
+    specs = make_specs(small_32, sizes=(41, 97, 60), **values)
+    together = make_stack(small_32, specs)
+    histories = train(together)
+    assert histories[0].steps == [spec.plan(0).num_steps for spec in specs]
+    for k, spec in enumerate(specs):
+        alone = make_stack(small_32, [spec])
+        expected = [progress.cross_entropy[0] for progress in train(alone)]
+        tolerance = 0 if values is BATCHED else 2e-2  # cuDNN may choose another algorithm
+        np.testing.assert_allclose([p.cross_entropy[k] for p in histories], expected, rtol=tolerance)
+        outputs = together.probabilities([k], np.arange(100))
+        np.testing.assert_allclose(outputs, alone.probabilities([0], np.arange(100)), atol=5 * tolerance)
+
+
+@pytest.mark.parametrize("values", [BATCHED, CAPTURED], ids=["batched", "captured"])
+def test_members_rest_stop_and_go_on(small_32: Pool, values: dict, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One member rests; the other is stopped after each chunk, saved, loaded into a new stack and goes on."""
+    monkeypatch.setattr(gpu, "CHUNK_BYTES", 16 * 3 * 32 * 32 * 2 * 4)
+    specs = make_specs(small_32, members=2, **values)
+    straight, stack = make_stack(small_32, specs), make_stack(small_32, specs)
+    before = {n: t.clone() for n, t in straight.member_tensors(0).items()}
+    expected = EpochProgress.start(2)
+    straight.train_epoch([None, 3], expected, lambda: False)
+    assert all(torch.equal(t, before[n]) for n, t in straight.member_tensors(0).items())
+    progress, parts = EpochProgress.start(2), 0
+    while progress.steps[1] < specs[1].plan(3).num_steps:
+        stack.train_epoch([None, 3], progress, lambda: True)
+        saved = [{n: t.clone() for n, t in stack.member_tensors(k).items()} for k in range(2)]
+        stack, parts = make_stack(small_32, specs), parts + 1
+        for k in range(2):
+            stack.load_member_tensors(k, saved[k])
+    assert parts > 1
+    tolerance = 1e-5 if values is BATCHED else 2e-2
+    np.testing.assert_allclose(progress.cross_entropy, expected.cross_entropy, rtol=tolerance)
+    for name, tensor in straight.member_tensors(1).items():
+        torch.testing.assert_close(tensor.cpu(), stack.member_tensors(1)[name].cpu(), rtol=0.05, atol=0.02, msg=name)
+
+
+@pytest.mark.parametrize("values", [BATCHED, CAPTURED], ids=["batched", "captured"])
+def test_a_loss_that_is_not_finite_stays_with_its_member(small_32: Pool, values: dict) -> None:
+    specs = make_specs(small_32, **values)
+    stack = make_stack(small_32, specs)
+    broken = {n: t.clone() for n, t in stack.member_tensors(1).items()}
+    broken["network.classifier.weight"].fill_(torch.nan)
+    stack.load_member_tensors(1, broken)
+    progress = train(stack, 1)[0]
+    assert progress.failed == {1: 1}
+    assert progress.steps[0] == specs[0].plan(0).num_steps and np.isfinite(progress.cross_entropy[0])
+
+
+@pytest.mark.parametrize("values", [BATCHED, CAPTURED], ids=["batched", "captured"])
+def test_memory_does_not_grow(small_32: Pool, values: dict) -> None:
+    """Over more than 1,000 replays."""
+    specs = make_specs(small_32, members=1, epochs=60, **values)
+    stack = make_stack(small_32, specs)
+    train(stack, 2)
+    before, steps = torch.cuda.memory_allocated(), 0
+    for epoch in range(2, 50):
+        progress = EpochProgress.start(1)
+        stack.train_epoch([epoch], progress, lambda: False)
+        stack.probabilities([0], np.arange(50))
+        steps += progress.steps[0]
+    assert steps > 1000
+    assert torch.cuda.memory_allocated() <= before + (1 << 20)
+
+
+@pytest.mark.parametrize("values", [BATCHED, CAPTURED], ids=["batched", "captured"])
+def test_two_stacks_in_one_process(small_32: Pool, values: dict) -> None:
+    specs = make_specs(small_32, **values)
+    first, second = make_stack(small_32, specs), make_stack(small_32, specs)
+    first_losses, second_losses = [], []
+    for _ in range(2):  # in turn, so that each finds its own weights again
+        first_losses.append(train(first, 1)[0].cross_entropy)
+        second_losses.append(train(second, 1)[0].cross_entropy)
+    assert first_losses[0] != first_losses[1]
+    np.testing.assert_allclose(first_losses, second_losses, rtol=1e-5 if values is BATCHED else 5e-2)
+
+
+def test_too_little_memory_means_fewer_streams(small_32: Pool) -> None:
+    """Six members on six streams do not fit: the stack says so and trains on fewer, to the same losses."""
+    specs = make_specs(small_32, members=6, **{**CAPTURED, "batch_size": 32, "replay": 8, "ensemble": "whole"})
+    roomy = make_stack(small_32, specs)
+    without_graphs = torch.cuda.memory_reserved()
+    expected = train(roomy, 1)[0]
+    graphs = torch.cuda.memory_reserved() - without_graphs
+    assert roomy.note == ""
+    del roomy
+    gc.collect()
+    torch.cuda.empty_cache()
+    allowed = torch.cuda.memory_reserved() + without_graphs + graphs // 2
+    torch.cuda.set_per_process_memory_fraction(allowed / torch.cuda.get_device_properties(0).total_memory)
+    tight = make_stack(small_32, specs)
+    progress = train(tight, 1)[0]
+    assert "stream" in tight.note
+    np.testing.assert_allclose(progress.cross_entropy, expected.cross_entropy, rtol=5e-2)
+
+
+def test_too_little_memory_means_smaller_stacks(small_32: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    specs = make_specs(small_32, members=5, **BATCHED)
+    expected = train(make_stack(small_32, specs), 1)[0]
+    monkeypatch.setattr(gpu, "free_bytes", lambda device: 2 * batched.member_bytes(specs[0]))
+    split = make_stack(small_32, specs)
+    assert "5 members in 3 stacks" in split.note
+    assert train(split, 1)[0] == expected

@@ -1,0 +1,141 @@
+"""The batched digit network against the member it stands for: autograd's step on the Network itself.
+
+Without a GPU Triton's interpreter carries the kernels out in float32, in a process of its own, where step and state
+agree to rounding; on a GPU the kernels multiply in bfloat16, and the first step is compared as closely as that allows.
+"""
+
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+
+import pytest
+import torch
+
+from triplee.engine.losses import replay_loss
+from triplee.nets.network import Network, build_network
+from triplee.settings import Recipe, make_recipe
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+ON_GPU = torch.cuda.is_available() and not INTERPRETED
+DEVICE = torch.device("cuda" if ON_GPU else "cpu")
+DTYPE = torch.bfloat16 if ON_GPU else torch.float32
+TOLERANCE = 0.03 if ON_GPU else 1e-4
+STEPS, MEMBERS, VIEWS, CLASSES = 2, 2, 8, 5
+
+pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="no Triton")
+runs_kernels = pytest.mark.skipif(not ON_GPU and not INTERPRETED, reason="neither GPU nor interpreter")
+
+
+@pytest.mark.skipif(ON_GPU or INTERPRETED, reason="the kernels run in this very process")
+def test_all_of_this_file_in_the_interpreter() -> None:
+    command = [sys.executable, "-m", "pytest", "-n", "0", "-p", "no:cacheprovider", __file__]
+    environment = {**os.environ, "TRITON_INTERPRET": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "passed" in done.stdout
+
+
+class Trial:
+    """Two members, two steps' tables, and the networks as they were before."""
+
+    def __init__(self, **values: object) -> None:
+        from triplee.nets.digit_stack import DigitStack
+
+        self.recipe = make_recipe({"image_size": 16, "batch_size": 2, "lr": 0.003, "temperature": 0.1, **values})
+        size, generator = self.recipe.image_size, torch.Generator().manual_seed(0)
+        self.networks = [build_network(self.recipe, CLASSES, seed, 0).to(DEVICE) for seed in range(MEMBERS)]
+        self.stack = DigitStack(self.networks, size, VIEWS, DTYPE, DEVICE)
+        self.stack.rates[:] = torch.tensor(rates_of(self.recipe))
+        self.images = torch.randint(256, (20, 3, size, size), dtype=torch.uint8, generator=generator).to(DEVICE)
+        self.index = torch.randint(20, (STEPS, MEMBERS, VIEWS), generator=generator).to(DEVICE)
+        samples = torch.randint(3, (STEPS, MEMBERS, VIEWS // 4), generator=generator)
+        self.labels = samples.repeat_interleave(4, 2).to(DEVICE)
+        self.counts = torch.full((STEPS, MEMBERS), VIEWS, dtype=torch.int32, device=DEVICE)
+        self.counts[1, 0] = 4  # a batch of one sample less
+        self.losses = torch.zeros(STEPS, MEMBERS, 2, device=DEVICE)
+
+    def step(self, members: int = MEMBERS) -> None:
+        self.stack.step(self.images, self.index, self.labels, self.counts, self.losses, members)
+
+    def plain_step(self, optimizer: torch.optim.SGD, network: Network, step: int, member: int) -> list[float]:
+        count = int(self.counts[step, member])
+        views, labels = self.images[self.index[step, member, :count]], self.labels[step, member, :count]
+        autocast = torch.autocast(DEVICE.type, torch.bfloat16, enabled=ON_GPU)
+        loss = replay_loss(network, views, labels, self.recipe, autocast)
+        optimizer.zero_grad()
+        loss.total.backward()
+        optimizer.step()
+        return [float(loss.cross_entropy.detach()), float(loss.contrast.detach())]
+
+
+def rates_of(recipe: Recipe) -> tuple[float, ...]:
+    return recipe.lr, recipe.momentum, recipe.weight_decay, recipe.supcon_weight, 1 / recipe.temperature
+
+
+def sgd(network: Network, recipe: Recipe) -> torch.optim.SGD:
+    return torch.optim.SGD(network.parameters(), recipe.lr, recipe.momentum, weight_decay=recipe.weight_decay)
+
+
+def assert_near(ours: torch.Tensor, theirs: torch.Tensor, name: str) -> None:
+    """By the length of the difference: single weights may differ more in bfloat16."""
+    apart = (ours.cpu().double() - theirs.cpu().double()).norm() / theirs.cpu().double().norm().clamp(min=1e-3)
+    assert apart < TOLERANCE, (name, float(apart))
+
+
+@runs_kernels
+@pytest.mark.parametrize(
+    "values",
+    [{"image_size": 20, "supcon_weight": 0.5}, {"supcon_weight": 0.0}],
+    ids=["odd sides, half the contrast", "no contrast"],
+)
+def test_a_step_is_the_step_of_autograd(values: dict) -> None:
+    """Losses, weights, running statistics and momenta, over two steps, the second with a smaller batch."""
+    trial = Trial(**values)
+    optimizers = [sgd(network, trial.recipe) for network in trial.networks]
+    for step in range(STEPS if INTERPRETED else 1):
+        trial.step()
+        for member, network in enumerate(trial.networks):
+            expected = trial.plain_step(optimizers[member], network, step, member)
+            assert trial.losses[step, member].tolist() == pytest.approx(expected, rel=TOLERANCE, abs=TOLERANCE)
+            weights, momenta = trial.stack.state(member)
+            assert weights.keys() == network.state_dict().keys()
+            for name, tensor in network.state_dict().items():
+                if tensor.is_floating_point():
+                    assert_near(weights[name], tensor, name)
+            for name, parameter in network.named_parameters():
+                # Batch norm takes any shift away: the gradient of this bias is rounding and no more.
+                if not ON_GPU and name != "head.0.bias":
+                    momentum = optimizers[member].state[parameter]["momentum_buffer"]
+                    assert_near(momenta[name], momentum, f"momentum of {name}")
+
+
+@runs_kernels
+def test_members_that_rest_stay_as_they_are() -> None:
+    """One of two rests; the other trains to the same bits as in a step of both. What is loaded comes out again."""
+    trial, both = Trial(), Trial()
+    before = trial.stack.state(0)
+    trial.stack.active.copy_(torch.tensor([1, 0]))
+    trial.step(members=1)
+    both.step()
+    for got, expected in ((trial.stack.state(0), before), (trial.stack.state(1), both.stack.state(1))):
+        assert all(torch.equal(got[0][name], tensor) for name, tensor in expected[0].items())
+        assert all(torch.equal(got[1][name], tensor) for name, tensor in expected[1].items())
+    assert torch.equal(both.losses[0, 1], trial.losses[0, 1])
+    weights, momenta = trial.stack.state(1)
+    trial.stack.load(0, weights, momenta)
+    again = trial.stack.state(0)
+    assert all(torch.equal(again[0][name], tensor) for name, tensor in weights.items())
+    assert all(torch.equal(again[1][name], tensor) for name, tensor in momenta.items())
+    trial.networks[0].load_state_dict(weights)
+
+
+@runs_kernels
+def test_predictions_are_the_networks() -> None:
+    trial = Trial()
+    index = torch.tensor([3, 0, 19, 7, 7], device=DEVICE)
+    logits = trial.stack.predict([1, 0], trial.images, index)
+    for row, member in enumerate((1, 0)):
+        with torch.no_grad():
+            expected = trial.networks[member].eval()(trial.images[index])
+        torch.testing.assert_close(logits[row], expected, rtol=TOLERANCE, atol=TOLERANCE / 10)
