@@ -28,7 +28,8 @@ from measuring import save
 from triplee.data.folder import list_images
 from triplee.data.pool import MappedImages
 from triplee.data.prepare import prepare
-from triplee.engine.stack import EpochProgress, MemberSpec, Stack, native_precision
+from triplee.engine.epoch import EpochProgress, MemberSpec
+from triplee.engine.stack import Stack, native_precision
 from triplee.recipes import find_recipe
 from triplee.settings import make_recipe
 

@@ -17,7 +17,8 @@ from measuring import DEVICE
 from pillow_style import pillow_view
 from triplee import SupConLoss
 from triplee.augment import apply_draw
-from triplee.engine.member import Member, MemberSpec, Share
+from triplee.engine.epoch import MemberSpec, Share
+from triplee.engine.member import Member
 from triplee.engine.stack import native_precision
 from triplee.nets.network import build_network
 from triplee.settings import Recipe

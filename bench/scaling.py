@@ -12,7 +12,8 @@ import numpy as np
 import torch
 
 from measuring import DEVICE, Report, summary, time_in_turn
-from triplee.engine.stack import EpochProgress, MemberSpec, Stack, native_precision
+from triplee.engine.epoch import EpochProgress, MemberSpec
+from triplee.engine.stack import Stack, native_precision
 from triplee.settings import Recipe, make_recipe
 
 STEPS, ROUNDS = (200, 5) if DEVICE.type == "cuda" else (40, 5)

@@ -35,7 +35,8 @@ def first_step() -> None:
     import torch
 
     marks["import torch"] = time.perf_counter()
-    from triplee.engine.stack import EpochProgress, MemberSpec, Stack, native_precision
+    from triplee.engine.epoch import EpochProgress, MemberSpec
+    from triplee.engine.stack import Stack, native_precision
     from triplee.recipes import find_recipe
 
     marks["import the engine"] = time.perf_counter()

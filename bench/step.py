@@ -22,8 +22,8 @@ from rivals import eager_member, pillow_batches, usual_loop, wait
 from triplee.augment import apply_draw, draw_views
 from triplee.data.load import load_data
 from triplee.data.split import split_pool
-from triplee.engine.member import Share
-from triplee.engine.stack import EpochProgress, MemberSpec, Stack, native_precision
+from triplee.engine.epoch import EpochProgress, MemberSpec, Share
+from triplee.engine.stack import Stack, native_precision
 from triplee.engine.threads import AUGMENT_BYTES
 from triplee.recipes import find_recipe
 from triplee.seeding import generator

@@ -48,9 +48,12 @@ class EveryTenEpochs:
     def __init__(self, num_runs: int) -> None:
         self.num_runs = num_runs
 
-    def start(self, num_epochs: int, num_steps: int, steps_done: int, note: str = "") -> None:
+    def start(self, num_epochs: int, num_steps: int, steps_done: int, title: str) -> None:
         self.num_epochs, self.started, self.rows = num_epochs, time.monotonic(), []
-        print(f"{num_steps:,} member-steps{'; ' if note else ''}{note}", flush=True)
+        print(f"{num_steps:,} member-steps; {title}", flush=True)
+
+    def note(self, text: str) -> None:
+        print(text, flush=True)
 
     def progress(self, steps_done: int, loss: float | None) -> None:
         pass

@@ -41,14 +41,16 @@ class BarObserver:
     def __exit__(self, *exception: object) -> None:
         self.bar.stop()
 
-    def start(self, num_epochs: int, num_steps: int, steps_done: int, note: str = "") -> None:
+    def start(self, num_epochs: int, num_steps: int, steps_done: int, title: str) -> None:
         self.num_epochs, self.epoch_now = num_epochs, num_epochs * steps_done // num_steps
         for task in self.bar.task_ids:  # of folds that are done
             self.bar.remove_task(task)
         self.loss = self.val = ""
-        title = f"{self.title}: {note}" if note else self.title
-        self.bar.console.print(title, markup=False)  # above the bar, which has 80 columns for the rest
+        self.note(f"{self.title}: {title}" if title else self.title)  # above the bar, which has 80 columns for the rest
         self.task = self.bar.add_task(self._description(), total=num_steps, completed=steps_done, status="")
+
+    def note(self, text: str) -> None:
+        self.bar.console.print(text, markup=False)
 
     def _description(self) -> str:
         return f"epoch {min(self.epoch_now + 1, self.num_epochs)}/{self.num_epochs}"
@@ -77,10 +79,13 @@ class LineObserver:
     def __exit__(self, *exception: object) -> None:
         pass
 
-    def start(self, num_epochs: int, num_steps: int, steps_done: int, note: str = "") -> None:
+    def start(self, num_epochs: int, num_steps: int, steps_done: int, title: str) -> None:
         self.num_epochs, self.num_steps = num_epochs, num_steps
         self.first_step = self.steps_done = steps_done
         self.started = time.monotonic()
+
+    def note(self, text: str) -> None:
+        print(f"{self.title}: {text}", file=sys.stderr, flush=True)
 
     def progress(self, steps_done: int, loss: float | None) -> None:
         self.steps_done = steps_done

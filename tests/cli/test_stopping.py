@@ -178,12 +178,13 @@ def test_a_loss_that_is_no_number_stops_the_run_and_keeps_what_was_good(
         assert answer.returncode == 2 and "Traceback" not in answer.stderr
         *epochs, last = answer.stderr.splitlines()
         place = "the loss became NaN or infinite at epoch (.+), step 1, member 1: lower lr and choose another --out"
-        kept = f"; the last good state is kept in {re.escape(str(out))}" if name == "late" else ""
+        kept = rf"; the state after epoch (\d+) is kept in {re.escape(str(out))}" if name == "late" else ""
         match = re.fullmatch(f"triplee: {place}{kept}", last)
         assert match and int(match[1]) == len(epochs) + 1 == len(RunFolder(out).read_metrics()) + 1
         assert not (out / "result.json").exists() and (len(epochs) > 0) == (name == "late")
         if name == "late":
-            assert 1 <= read_tensors(out / "state" / "last.safetensors")[1]["epoch"] <= len(epochs)
+            saved = read_tensors(out / "state" / "last.safetensors")[1]["epoch"]
+            assert 1 <= saved == int(match[2]) <= len(epochs)
             assert 0 < json.loads(call("predict", out, image, "--format", "json").stdout)[0]["confidence"] <= 1
         else:
             assert_refused(call("predict", out, image), "member-0.safetensors is missing")

@@ -9,10 +9,13 @@ class Silent:
     """Keeps what it is told."""
 
     def __init__(self) -> None:
-        self.steps_done, self.rows, self.names = 0, [], []
+        self.steps_done, self.rows, self.names, self.notes = 0, [], [], []
 
-    def start(self, num_epochs: int, num_steps: int, steps_done: int, note: str = "") -> None:
-        self.num_steps, self.note = num_steps, note
+    def start(self, num_epochs: int, num_steps: int, steps_done: int, title: str) -> None:
+        self.num_steps, self.title = num_steps, title
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
 
     def progress(self, steps_done: int, loss: float | None) -> None:
         self.steps_done = steps_done

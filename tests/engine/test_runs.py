@@ -62,7 +62,7 @@ def test_a_run_in_company_is_the_run_alone(small: Pool, alone: Alone, tmp_path: 
     results = train(small, three_runs(small, tmp_path), observer=observer)
     assert leftovers(tmp_path) == alone[0]
     assert [{**result, "seconds": 0} for result in results] == alone[1]
-    assert observer.steps_done == observer.num_steps and observer.note == "3 runs in one stack"
+    assert observer.steps_done == observer.num_steps and observer.title == "3 runs in one stack"
     assert observer.names[:3] == [
         "mine, hold out blue, seed 0",
         "mine, hold out red, seed 5",

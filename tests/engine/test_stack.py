@@ -8,7 +8,8 @@ import torch
 
 from triplee.data.pool import Pool
 from triplee.data.split import split_pool
-from triplee.engine.stack import EpochProgress, MemberSpec, Stack, native_precision
+from triplee.engine.epoch import EpochProgress, MemberSpec
+from triplee.engine.stack import Stack, native_precision
 from triplee.nets.network import Network
 from triplee.settings import Recipe, make_recipe
 

@@ -7,20 +7,16 @@ import torch
 
 from triplee.data.pool import Pool
 from triplee.data.split import split_pool
-from triplee.engine.stack import EpochProgress, MemberSpec, Stack
+from triplee.engine.epoch import EpochProgress, MemberSpec
+from triplee.engine.stack import Stack
 from triplee.recipes import find_recipe
-from triplee.settings import make_recipe
 
 TRACE = Path(__file__).with_name("trace.json")
 
 
 def make_trace(pool: Pool) -> list[list[float]]:
-    """[cross-entropy, contrast] of each of 20 steps of member 1 of TripleE, float32 on the CPU.
-
-    With the 14 ops alone, whose views are the same bytes everywhere: a pixel that the Fourier op rounds the other way
-    would move the later steps by 1e-1.
-    """
-    recipe = make_recipe({"ops": "basic"}, find_recipe("digits-triplee-fourier"))
+    """[cross-entropy, contrast] of each of 20 steps of member 1 of TripleE, float32 on the CPU."""
+    recipe = find_recipe("digits-triplee-fourier")
     spec = MemberSpec(recipe, 7, 1, split_pool(pool, "blue", 7).train_N, len(pool.classes))
     stack = Stack([spec], pool.images_NCHW, pool.labels_N, torch.device("cpu"), "float32")
     trace, sums = [], [0.0, 0.0]

@@ -39,13 +39,13 @@ def test_all_of_this_file_in_the_interpreter() -> None:
 class Trial:
     """Two members, two steps' tables, and the networks as they were before."""
 
-    def __init__(self, **values: object) -> None:
+    def __init__(self, slots: int | None = None, **values: object) -> None:
         from triplee.nets.digit_stack import DigitStack
 
         self.recipe = make_recipe({"image_size": 16, "batch_size": 2, "lr": 0.003, "temperature": 0.1, **values})
         size, generator = self.recipe.image_size, torch.Generator().manual_seed(0)
         self.networks = [build_network(self.recipe, CLASSES, seed, 0).to(DEVICE) for seed in range(MEMBERS)]
-        self.stack = DigitStack(self.networks, size, VIEWS, DTYPE, DEVICE)
+        self.stack = DigitStack(self.networks, size, VIEWS, DTYPE, DEVICE, slots)
         self.stack.rates[:] = torch.tensor(rates_of(self.recipe))
         self.images = torch.randint(256, (20, 3, size, size), dtype=torch.uint8, generator=generator).to(DEVICE)
         self.index = torch.randint(20, (STEPS, MEMBERS, VIEWS), generator=generator).to(DEVICE)
@@ -112,8 +112,11 @@ def test_a_step_is_the_step_of_autograd(values: dict) -> None:
 
 @runs_kernels
 def test_members_that_rest_stay_as_they_are() -> None:
-    """One of two rests; the other trains to the same bits as in a step of both. What is loaded comes out again."""
-    trial, both = Trial(), Trial()
+    """One of two rests; the other trains to the same bits as in a step of both, taken one after the other.
+
+    What is loaded comes out again.
+    """
+    trial, both = Trial(), Trial(slots=1)
     before = trial.stack.state(0)
     trial.stack.active.copy_(torch.tensor([1, 0]))
     trial.step(members=1)
@@ -122,6 +125,7 @@ def test_members_that_rest_stay_as_they_are() -> None:
         assert all(torch.equal(got[0][name], tensor) for name, tensor in expected[0].items())
         assert all(torch.equal(got[1][name], tensor) for name, tensor in expected[1].items())
     assert torch.equal(both.losses[0, 1], trial.losses[0, 1])
+    assert int(both.stack.step_number) == int(trial.stack.step_number) == 1
     weights, momenta = trial.stack.state(1)
     trial.stack.load(0, weights, momenta)
     again = trial.stack.state(0)
@@ -139,3 +143,16 @@ def test_predictions_are_the_networks() -> None:
         with torch.no_grad():
             expected = trial.networks[member].eval()(trial.images[index])
         torch.testing.assert_close(logits[row], expected, rtol=TOLERANCE, atol=TOLERANCE / 10)
+
+
+@runs_kernels
+@pytest.mark.parametrize("value", [torch.nan, torch.inf], ids=str)
+def test_what_is_not_finite_reaches_the_loss(value: float) -> None:
+    """Neither pooling nor ReLU may swallow it: the loss is where a failed member is noticed."""
+    trial = Trial()
+    weights, momenta = trial.stack.state(0)
+    weights["backbone.layers.3.weight"][5] = value
+    trial.stack.load(0, weights, momenta)
+    trial.step()
+    assert not trial.losses[0, 0].isfinite().all() and trial.losses[0, 1].isfinite().all()
+    assert not trial.stack.predict([0], trial.images, torch.arange(3, device=DEVICE)).isfinite().all()

@@ -160,3 +160,17 @@ def test_a_single_view_trains_on_running_statistics() -> None:
     assert torch.isfinite(torch.tensor(train_steps(network, 1, num_views=1)))
     assert torch.equal(network.backbone.bn1.running_mean, mean)
     assert network.backbone.bn1.training
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "num_steps", "momentum"), [(4, 10_000, 0.00625), (64, 10_000, 0.1), (128, 500, 0.1), (4, 100, 0.03)]
+)
+def test_running_statistics_average_over_as_many_samples_whatever_the_batch(
+    batch_size: int, num_steps: int, momentum: float
+) -> None:
+    """Over 640 samples, or a third of a short training; a head's are not used and stay."""
+    recipe = make_recipe({"backbone": "resnet18", "image_size": 32, "batch_size": batch_size})
+    network = build_network(recipe, 3, 0, 0)
+    network.set_statistics_window(num_steps)
+    layers = [layer for layer in network.backbone.modules() if isinstance(layer, torch.nn.BatchNorm2d)]
+    assert [layer.momentum for layer in layers] == pytest.approx([momentum] * 20)

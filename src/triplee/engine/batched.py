@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from triplee.engine.gpu import Chunk, GpuMembers
-from triplee.engine.member import MemberSpec, Share
+from triplee.engine.epoch import MemberSpec, Share
+from triplee.engine.gpu import Chunk, GpuMembers, free_bytes
 from triplee.engine.windows import Windows
 
 EVALUATE_BYTES = 256 << 20  # of the first layer's outputs
@@ -24,20 +24,16 @@ def batch_key(spec: MemberSpec, precision: str) -> object:
     """Members of equal keys may be batched; none: this member may not."""
     recipe = spec.recipe
     fits = recipe.backbone == "digit-cnn" and precision == "bfloat16" and find_spec("triton") is not None
-    # The smallest batch has one sample less than b; with a single view there is nothing to contrast.
-    smallest = max(1, recipe.batch_size - 1) * recipe.replay
-    if not fits or spec.views_per_step > MOST_VIEWS or (recipe.supcon_weight > 0 and smallest < 2):
+    smallest = np.diff(spec.plan(0).bounds).min() * recipe.replay
+    if not fits or spec.views_per_step > MOST_VIEWS or smallest < 2:  # a single view has nothing to contrast with
         return None
     return recipe.image_size, spec.num_classes, spec.views_per_step, recipe.supcon_weight > 0
 
 
-def member_bytes(spec: MemberSpec) -> int:
-    """About what a member takes: its layers' outputs with gradients and codes, its weights with momenta and copies."""
-    recipe = spec.recipe
-    first_outputs = spec.views_per_step * (recipe.image_size // 2) ** 2 * 64  # of all layers: a third more
-    features = 64 * (recipe.image_size // 16) ** 2
-    weights = 120_000 + features * (spec.num_classes + (features + 128 if recipe.supcon_weight > 0 else 0))
-    return 7 * first_outputs + 14 * weights
+def slot_bytes(spec: MemberSpec) -> int:
+    """About what a member takes while it is at work: its layers' outputs with gradients and codes."""
+    side, features = spec.recipe.image_size // 2, 64 * (spec.recipe.image_size // 16) ** 2
+    return spec.views_per_step * (7 * 64 * side**2 + 12 * features + 2048)  # 5 bytes; later layers a third more
 
 
 class BatchedMembers(GpuMembers):
@@ -53,8 +49,12 @@ class BatchedMembers(GpuMembers):
 
         super().__init__(specs, images, labels_N, device)
         networks = [spec.build() for spec in specs.values()]
-        size = next(iter(specs.values())).recipe.image_size
-        self.stack = DigitStack(networks, size, max(self.views_M), torch.bfloat16, device)
+        first = next(iter(specs.values()))
+        slots = max(1, free_bytes(device) // slot_bytes(first))
+        if slots < len(specs):
+            self.note = f"{len(specs)} members, {slots} at a time: the GPU's memory holds no more"
+        size, views = first.recipe.image_size, first.views_per_step
+        self.stack = DigitStack(networks, size, views, torch.bfloat16, device, slots)
         self.stream = torch.cuda.Stream(device)
         self.graphs: dict[int, torch.cuda.CUDAGraph] = {}
 
@@ -73,9 +73,9 @@ class BatchedMembers(GpuMembers):
         at_work = [int((steps > step).sum()) for step in range(steps[0])]
         self._capture_all(sorted(set(at_work)))
         self.stream.wait_event(chunk.ready)
-        order = torch.tensor([self.place[k] for k in chunk.steps])
+        order = torch.tensor([self.place[k] for k in chunk.steps]).pin_memory()
         with torch.cuda.stream(self.stream):
-            self.stack.active[: len(order)].copy_(order)
+            self.stack.active[: len(order)].copy_(order, non_blocking=True)
             self.stack.step_number.fill_(chunk.first_row)
             for members in at_work:
                 self.graphs[members].replay()
@@ -92,21 +92,22 @@ class BatchedMembers(GpuMembers):
         torch.cuda.synchronize(self.device)
         started = time.perf_counter()
         stack = self.stack
-        written = (stack.weights, stack.momenta, stack.copies, stack.running, stack.step_number)
-        kept = [tensor.clone() for tensor in written]
-        for members in missing:
-            with torch.cuda.stream(self.stream):
-                stack.step_number.fill_(self.spare_row)
-                self._step(members)  # compiles the kernels
-            self.stream.synchronize()
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, stream=self.stream):
-                self._step(members)
-            self.graphs[members] = graph
+        written = (stack.weights, stack.momenta, stack.copies, stack.running)
         with torch.cuda.stream(self.stream):
-            for tensor, old in zip(written, kept, strict=True):
-                tensor.copy_(old)
-        self.stream.synchronize()
+            kept = [tensor.clone() for tensor in written]
+            try:
+                for members in missing:
+                    stack.step_number.fill_(self.spare_row)
+                    self._step(members)  # compiles the kernels
+                    self.stream.synchronize()
+                    graph = torch.cuda.CUDAGraph()
+                    with torch.cuda.graph(graph, stream=self.stream):
+                        self._step(members)
+                    self.graphs[members] = graph
+            finally:
+                for tensor, old in zip(written, kept, strict=True):
+                    tensor.copy_(old)
+                self.stream.synchronize()
         self.capture_seconds += time.perf_counter() - started
 
     def _step(self, members: int) -> None:
@@ -122,7 +123,7 @@ class BatchedMembers(GpuMembers):
             if isinstance(images, Windows):
                 images, index = images[part], torch.arange(len(part), device=self.device)
             outputs.append(self.stack.predict(places, images, index).softmax(2))
-        return torch.cat(outputs, 1).cpu()
+        return torch.cat(outputs, 1)
 
     def tensors(self, member: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         return self.stack.state(self.place[member])

@@ -8,18 +8,21 @@ import gc
 import math
 import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from triplee.engine.gpu import Chunk, GpuMembers
-from triplee.engine.member import Member, MemberSpec, Share
+from triplee.engine.epoch import MemberSpec, Share
+from triplee.engine.gpu import Chunk, GpuMembers, free_bytes
+from triplee.engine.member import Member
 from triplee.engine.windows import Windows
+from triplee.settings import InputError
 
 MOST_LANES = 12
 EVALUATE_BYTES = 64 << 20
-WARM_UP = 3  # steps before a capture, in which cuDNN tries out its algorithms
+WARM_UP = 3  # steps
 
 
 class CapturedMembers(GpuMembers):
@@ -72,48 +75,63 @@ class CapturedMembers(GpuMembers):
         return events
 
     def _capture_all(self, chunk: Chunk) -> None:
-        """Capture what is missing, with fewer lanes where memory does not reach for as many."""
+        """Capture what is missing, on as many lanes as memory reaches for."""
         wanted = {(k, size) for k, sizes in chunk.sizes.items() for size in np.unique(sizes).tolist()}
         if wanted <= self.graphs.keys():
             return
         torch.cuda.synchronize(self.device)  # the views that graphs are warmed up on, and all lanes
         started = time.perf_counter()
-        while True:
+        while missing := sorted(wanted - self.graphs.keys(), key=lambda pair: (-pair[1], pair[0])):
             try:
-                for k, size in sorted(wanted - self.graphs.keys()):
+                if not self.graphs:  # the largest step tells what a lane takes
+                    self._fit_lanes(free_bytes(self.device) // self._warm_up(*missing[0]))
+                for k, size in missing:
                     self._capture(k, size)
-                self.capture_seconds += time.perf_counter() - started
-                return
-            except torch.OutOfMemoryError:
+            except torch.OutOfMemoryError:  # of a warm-up: a capture takes what its warm-up gave back
                 if len(self.lanes) == 1:
-                    raise
-            self.graphs.clear()
-            gc.collect()
-            torch.cuda.empty_cache()
-            self._make_lanes(len(self.lanes) // 2)
+                    recipe, size = self.members[missing[0][0]].spec.recipe, missing[0][1]
+                    step = f"a step of {size} views of {recipe.image_size} px with {recipe.backbone}"
+                    advice = "lower batch_size, replay or image_size"
+                    raise InputError(f"{step} does not fit the GPU's memory: {advice}") from None
+                self.graphs.clear()
+                gc.collect()
+                torch.cuda.empty_cache()
+                self._fit_lanes(len(self.lanes) // 2)
+        self.capture_seconds += time.perf_counter() - started
+
+    def _fit_lanes(self, count: int) -> None:
+        if count < len(self.lanes):
+            self._make_lanes(max(1, count))
             self.note = f"{len(self.members)} members on {len(self.lanes)} streams: the GPU's memory holds no more"
 
-    def _capture(self, k: int, size: int) -> None:
+    def _warm_up(self, k: int, size: int) -> int:
+        """Steps that leave no trace, in which cuDNN tries out its algorithms; gives the bytes that a step takes."""
         member, stream = self.members[k], self.lanes[self.lane_of[k]]
         member.network.train()
         weights, momenta = member.tensors()
-        kept = [tensor.clone() for tensor in (*weights.values(), *momenta.values())]
-        try:
-            with torch.backends.cudnn.flags(enabled=True, benchmark=True, allow_tf32=False):
-                with torch.cuda.stream(stream):
-                    for _ in range(WARM_UP):
-                        self.rows[k].fill_(self.spare_row)
-                        self._step(k, size)
-                stream.synchronize()
-                torch.cuda.empty_cache()  # what the warm-up took: the graph has memory of its own
-                graph = torch.cuda.CUDAGraph()
-                with torch.cuda.graph(graph, pool=self.pools[self.lane_of[k]], stream=stream):
+        written = (*weights.values(), *momenta.values())
+        with torch.cuda.stream(stream), _cudnn(benchmark=True):
+            kept = [tensor.clone() for tensor in written]
+            torch.cuda.reset_peak_memory_stats(self.device)
+            before = torch.cuda.memory_allocated(self.device)
+            try:
+                for _ in range(WARM_UP):
+                    self.rows[k].fill_(self.spare_row)
                     self._step(k, size)
-        finally:
-            with torch.cuda.stream(stream):
-                for tensor, old in zip((*weights.values(), *momenta.values()), kept, strict=True):
+            finally:
+                for tensor, old in zip(written, kept, strict=True):
                     tensor.copy_(old)
-            stream.synchronize()
+                stream.synchronize()
+        taken = torch.cuda.max_memory_allocated(self.device) - before
+        del kept
+        torch.cuda.empty_cache()  # a graph has memory of its own
+        return taken
+
+    def _capture(self, k: int, size: int) -> None:
+        self._warm_up(k, size)
+        graph, lane = torch.cuda.CUDAGraph(), self.lane_of[k]
+        with _cudnn(benchmark=True), torch.cuda.graph(graph, pool=self.pools[lane], stream=self.lanes[lane]):
+            self._step(k, size)
         self.graphs[k, size] = graph
 
     def _step(self, k: int, size: int) -> None:
@@ -128,13 +146,19 @@ class CapturedMembers(GpuMembers):
         batch = max(1, EVALUATE_BYTES // math.prod(self.images.shape[1:]))
         parts = torch.from_numpy(index_N).to(self.device).split(batch)
         outputs = []
-        for k in members:
-            self.members[k].network.eval()
-            outputs.append(torch.cat([self.members[k].predict(self.images[part]) for part in parts]))
-        return torch.stack(outputs).cpu()
+        with _cudnn(benchmark=False):
+            for k in members:
+                self.members[k].network.eval()
+                outputs.append(torch.cat([self.members[k].predict(self.images[part]) for part in parts]))
+        return torch.stack(outputs)
 
     def tensors(self, member: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         return self.members[member].tensors()
 
     def load(self, member: int, weights: dict[str, Tensor], momenta: dict[str, Tensor]) -> None:
         self.members[member].load(weights, momenta)
+
+
+def _cudnn(benchmark: bool) -> AbstractContextManager[None]:
+    """cuDNN's choices: float32 is meant to be float32."""
+    return torch.backends.cudnn.flags(enabled=True, benchmark=benchmark, allow_tf32=False)

@@ -15,11 +15,12 @@ import torch
 from torch import Tensor
 
 from triplee.augment import Draw, apply_draw
-from triplee.engine.member import MemberSpec, Share
+from triplee.engine.epoch import EpochProgress, Share
+from triplee.engine.member import MemberSpec
 from triplee.engine.windows import Windows
 
 if TYPE_CHECKING:
-    from triplee.engine.stack import EpochProgress, Executor
+    from triplee.engine.stack import Executor
 
 # Views kept ready: enough to spread the cost of making them, few enough to answer Ctrl-C within a second.
 CHUNK_BYTES = 512 << 20
@@ -35,7 +36,7 @@ def make_executors(
     precision: str,
 ) -> "dict[int, Executor]":
     """Who trains which member: members that fit together are batched, the others are captured one by one."""
-    from triplee.engine.batched import BatchedMembers, batch_key, member_bytes
+    from triplee.engine.batched import BatchedMembers, batch_key
     from triplee.engine.captured import CapturedMembers
 
     groups: dict[object, list[int]] = {}
@@ -44,20 +45,15 @@ def make_executors(
     executors: dict[int, Executor] = {}
     for key, members in groups.items():
         kind = CapturedMembers if key is None else BatchedMembers
-        together = len(members) if key is None else max(1, free_bytes(device) // member_bytes(specs[members[0]]))
-        parts = [members[start : start + together] for start in range(0, len(members), together)]
-        for part in parts:
-            executor = kind({k: specs[k] for k in part}, images, labels_N, device, precision)
-            if len(parts) > 1:
-                executor.note = f"{len(members)} members in {len(parts)} stacks: the GPU's memory holds no more at once"
-            executors |= dict.fromkeys(part, executor)
+        own = {k: specs[k] for k in members}
+        executors |= dict.fromkeys(members, kind(own, images, labels_N, device, precision))
     return executors
 
 
 def free_bytes(device: torch.device) -> int:
-    """What a stack may take: torch's own unused memory counts, and half is left for views and evaluation."""
+    """What training may take for activations: torch's own unused memory counts, a quarter is left for the rest."""
     unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return (torch.cuda.mem_get_info(device)[0] + unused) // 2
+    return (torch.cuda.mem_get_info(device)[0] + unused) * 3 // 4
 
 
 @dataclass
@@ -105,28 +101,32 @@ class GpuMembers:
         raise NotImplementedError
 
     def enqueue(self, chunk: Chunk) -> list[torch.cuda.Event]:
-        """Have a chunk trained once it is ready, without waiting; the events tell when."""
+        """Have a chunk trained once it is ready, without waiting for it; the events tell when it is."""
         raise NotImplementedError
 
-    def train_epoch(self, shares: dict[int, Share], progress: "EpochProgress", after_steps: Callable[[], bool]) -> None:
+    def train_epoch(self, shares: dict[int, Share], progress: EpochProgress, after_steps: Callable[[], bool]) -> None:
         torch.cuda.synchronize(self.device)  # whatever other streams did to the weights
         self.begin_epoch(shares)
         first = {k: progress.steps[k] for k in shares}
         longest = max(share.num_steps - first[k] for k, share in shares.items())
         training: Chunk | None = None
-        for number, done in enumerate(range(0, longest, self.steps_at_once)):
-            parts = {k: (first[k] + done, share) for k, share in shares.items() if first[k] + done < share.num_steps}
-            chunk = self._feed(parts, number % 2)
-            chunk.trained = self.enqueue(chunk)
+        stopping = False
+        try:
+            for number, done in enumerate(range(0, longest, self.steps_at_once)):
+                parts = {k: (first[k] + done, s) for k, s in shares.items() if first[k] + done < s.num_steps}
+                chunk = self._feed(parts, number % 2)
+                chunk.trained = self.enqueue(chunk)
+                if training is not None:
+                    self._collect(training, progress)
+                    stopping = after_steps()
+                training = chunk
+                if stopping:
+                    break
             if training is not None:
                 self._collect(training, progress)
-                if after_steps():
-                    training = chunk
-                    break
-            training = chunk
-        if training is not None:
-            self._collect(training, progress)
-        after_steps()
+            after_steps()
+        finally:
+            torch.cuda.synchronize(self.device)  # nothing may still train when an exception frees its memory
 
     def _feed(self, parts: dict[int, tuple[int, Share]], half: int) -> Chunk:
         """Make the views of the next steps of each member and fill one half of the tables."""
@@ -163,7 +163,7 @@ class GpuMembers:
         longest_first = sorted(sizes, key=lambda k: (-len(sizes[k]), k))
         return Chunk(rows.start, {k: len(sizes[k]) for k in longest_first}, sizes, ready, [])
 
-    def _collect(self, chunk: Chunk, progress: "EpochProgress") -> None:
+    def _collect(self, chunk: Chunk, progress: EpochProgress) -> None:
         """Wait for a chunk, and add its losses to the members' progress."""
         for event in chunk.trained:
             event.synchronize()

@@ -1,66 +1,13 @@
 """One member: its network and momenta, and one training step (Algorithm 1, the inner loop).
 
 Comes in: what the member is told by its spec, and uint8 views with labels; goes out: the two losses of the step.
-A member is told by its recipe, seed, number and training indices, never by its neighbours.
-Axes: N images, V views.
 """
 
-from dataclasses import dataclass
-
-import numpy as np
 import torch
 from torch import Tensor
 
-from triplee.augment import Draw, draw_views
+from triplee.engine.epoch import MemberSpec
 from triplee.engine.losses import replay_loss
-from triplee.nets.network import Network, build_network
-from triplee.plan import EpochPlan, plan_epoch
-from triplee.seeding import generator
-from triplee.settings import Recipe
-
-
-@dataclass(frozen=True)
-class MemberSpec:
-    """All that a member's training depends on, apart from pixels."""
-
-    recipe: Recipe
-    seed: int
-    index: int  # which of the recipe's members, from 0
-    train_N: np.ndarray  # pool indices of the source domains' training images
-    num_classes: int
-
-    @property
-    def views_per_step(self) -> int:
-        return self.recipe.batch_size * self.recipe.replay
-
-    def plan(self, epoch: int) -> EpochPlan:
-        return plan_epoch(self.train_N, self.recipe, self.seed, self.index, epoch)
-
-    def build(self) -> Network:
-        return build_network(self.recipe, self.num_classes, self.seed, self.index)
-
-
-@dataclass(frozen=True)
-class Share:
-    """What one member does in one epoch: the learning rate, its steps, and the image and draw of every view."""
-
-    epoch: int
-    rate: float
-    bounds: np.ndarray  # of the steps, in views
-    index_V: np.ndarray
-    draw: Draw
-
-    @property
-    def num_steps(self) -> int:
-        return len(self.bounds) - 1
-
-    @classmethod
-    def of(cls, spec: MemberSpec, epoch: int) -> "Share":
-        plan, recipe = spec.plan(epoch), spec.recipe
-        index_V = np.repeat(plan.order_S, recipe.replay)
-        rng = generator(spec.seed, "views", spec.index, epoch)
-        draw = draw_views(recipe, rng, len(index_V), spec.train_N)
-        return cls(epoch, recipe.learning_rate(epoch), plan.bounds * recipe.replay, index_V, draw)
 
 
 class Member:
@@ -77,8 +24,6 @@ class Member:
         """Train on one batch; gives cross-entropy and contrast, still on the device."""
         recipe = self.spec.recipe
         loss = replay_loss(self.network, views_u8, labels, recipe, self._autocast())
-        for parameter in self.parameters:
-            parameter.grad = None
         loss.total.backward()
         used = [(p, p.grad, m) for p, m in zip(self.parameters, self.momenta, strict=True) if p.grad is not None]
         # What torch.optim.SGD(fused=True) calls: one pass over all weights, on either kind of device.
@@ -92,6 +37,8 @@ class Member:
             maximize=False,
             is_first_step=False,
         )
+        for parameter in self.parameters:
+            parameter.grad = None  # at once: members that take turns on a stream share this memory
         return torch.stack([loss.cross_entropy, loss.contrast]).detach()
 
     @torch.inference_mode()

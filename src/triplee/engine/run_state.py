@@ -16,9 +16,10 @@ from triplee import __version__
 from triplee.data.pool import Pool
 from triplee.data.split import Split
 from triplee.engine.ensemble import accuracies
+from triplee.engine.epoch import EpochProgress, MemberSpec
 from triplee.engine.events import open_events
 from triplee.engine.selection import best_epoch, make_result
-from triplee.engine.stack import EpochProgress, MemberSpec, Stack
+from triplee.engine.stack import Stack
 from triplee.runfolder import RunFolder, read_tensors, write_tensors
 from triplee.settings import InputError, Recipe
 
@@ -73,7 +74,7 @@ class RunState:
         self.run, self.folder, self.config, self.folds = run, folder, config, folds
         self.stack, self.members = stack, members  # the numbers of the run's members in the stack
         self.steps_per_epoch = [stack.specs[k].plan(0).num_steps for k in members]
-        self.epoch, self.best_epoch = 0, 0
+        self.epoch, self.best_epoch, self.saved_epoch = 0, 0, 0
         self.rows: list[dict[str, Any]] = []
         self._best_weights: list[dict[str, Tensor]] = []
         self._began = time.monotonic()
@@ -95,6 +96,7 @@ class RunState:
         tensors, metadata = read_tensors(self.folder.state_path)
         try:
             self.epoch, self.best_epoch = metadata["epoch"], metadata["best_epoch"]
+            self.saved_epoch = self.epoch
             self._began = time.monotonic() - metadata["seconds"]
             for name, values in metadata["progress"].items():
                 for k, value in zip(self.members, values, strict=True):
@@ -135,14 +137,18 @@ class RunState:
         }
         write_tensors(self.folder.state_path, tensors, metadata)
         self.folder.accept_best(self.best_epoch)
-        self._best_weights = []
+        self._best_weights, self.saved_epoch = [], self.epoch
 
     def epoch_is_done(self, progress: EpochProgress) -> bool:
         return [progress.steps[k] for k in self.members] == self.steps_per_epoch
 
-    def finish_epoch(self, progress: EpochProgress, pool: Pool) -> dict[str, Any]:
+    def predict(self) -> Tensor:
+        """The members' outputs (M,N,C) on validation and target images."""
+        return self.stack.probabilities(self.members, np.concatenate([self.run.split.val_N, self.run.split.target_N]))
+
+    def finish_epoch(self, progress: EpochProgress, pool: Pool, outputs_MNC: Tensor) -> dict[str, Any]:
         """Measure the epoch, keep its weights if they are the best so far, and turn to the next; gives its row."""
-        row = self._measure(progress, pool)
+        row = self._measure(progress, pool, outputs_MNC.cpu())
         self.rows.append(row)
         if best_epoch(self.rows, self.run.recipe.selection) == row["epoch"]:
             self.best_epoch = row["epoch"]
@@ -154,10 +160,9 @@ class RunState:
             progress.steps[k], progress.cross_entropy[k], progress.contrast[k] = 0, 0.0, 0.0
         return row
 
-    def _measure(self, progress: EpochProgress, pool: Pool) -> dict[str, Any]:
+    def _measure(self, progress: EpochProgress, pool: Pool, outputs_MNC: Tensor) -> dict[str, Any]:
         """A line of metrics.jsonl: nothing in it depends on the clock, so that a resumed run writes the same bytes."""
         val_N, target_N = self.run.split.val_N, self.run.split.target_N
-        outputs_MNC = self.stack.probabilities(self.members, np.concatenate([val_N, target_N]))
         for k, outputs in zip(self.members, outputs_MNC, strict=True):
             if not outputs.isfinite().all():  # the last step did it: no later loss would tell
                 progress.failed[k] = progress.steps[k]
@@ -182,7 +187,9 @@ class RunState:
             if (step := progress.failed.get(k)) is not None:
                 if self.rows:
                     self.folder.write_metrics(self.rows)
-                kept = f"; the last good state is kept in {self.run.out}" if self.folder.state_path.exists() else ""
+                kept = (
+                    f"; the state after epoch {self.saved_epoch} is kept in {self.run.out}" if self.saved_epoch else ""
+                )
                 place = f"epoch {self.epoch + 1}, step {step}, member {index + 1}"
                 raise Diverged(f"the loss became NaN or infinite at {place}: lower lr and choose another --out{kept}")
 

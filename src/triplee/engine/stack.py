@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -17,42 +16,10 @@ import torch
 from torch import Tensor
 
 from triplee.data.pool import MappedImages
-from triplee.engine.member import MemberSpec, Share
+from triplee.engine.epoch import EpochProgress, MemberSpec, Share
 from triplee.engine.threads import ThreadedMembers
 from triplee.engine.windows import place_images
 from triplee.settings import Recipe
-
-__all__ = ["EpochProgress", "MemberSpec", "Stack", "native_precision"]
-
-
-@dataclass
-class EpochProgress:
-    """How far each member has come in the epoch: what a resumed run needs to go on in the middle of it."""
-
-    steps: list[int]
-    cross_entropy: list[float] = field(default_factory=list)  # sums over the steps done
-    contrast: list[float] = field(default_factory=list)
-    failed: dict[int, int] = field(default_factory=dict)  # member to the step (from 1) whose loss was not finite
-
-    @classmethod
-    def start(cls, num_members: int) -> "EpochProgress":
-        return cls([0] * num_members, [0.0] * num_members, [0.0] * num_members)
-
-    def add(self, member: int, losses: Sequence[Sequence[float]]) -> None:
-        """Take in the losses of a member's next steps, up to the first that is not finite."""
-        for cross_entropy, contrast in losses:
-            if member in self.failed:
-                return
-            self.steps[member] += 1
-            if not np.isfinite(cross_entropy + contrast):
-                self.failed[member] = self.steps[member]
-            self.cross_entropy[member] += cross_entropy
-            self.contrast[member] += contrast
-
-    def mean_loss(self, supcon_weight: float) -> float | None:
-        """The mean loss of the epoch so far (Eq. 2), or none before the first losses are in."""
-        num_steps = sum(self.steps)
-        return (sum(self.cross_entropy) + supcon_weight * sum(self.contrast)) / num_steps if num_steps else None
 
 
 class Executor(Protocol):
@@ -114,6 +81,10 @@ class Stack:
         capture = sum(executor.capture_seconds for executor in dict.fromkeys(self.executors.values()))
         return {**self._seconds, "train": self._seconds["train"] - capture, "compile": capture}
 
+    def close(self) -> None:
+        """Draw no further ahead."""
+        self._drawing.shutdown(wait=False, cancel_futures=True)
+
     @property
     def note(self) -> str:
         """A line for people on how the members are trained, or nothing."""
@@ -151,14 +122,14 @@ class Stack:
         wanted = {(k, epoch) for k, epoch in enumerate(epoch_M) if epoch is not None}
         ahead = {(k, epoch + 1) for k, epoch in wanted if epoch + 1 < self.specs[k].recipe.epochs}
         drawn = {}
-        for key in sorted(wanted | ahead):
+        for key in (*sorted(wanted), *sorted(ahead)):
             k, epoch = key
             drawn[key] = self._drawn.get(key) or self._drawing.submit(Share.of, self.specs[k], epoch)
         self._drawn = drawn
         return {k: drawn[k, epoch].result() for k, epoch in sorted(wanted)}
 
     def probabilities(self, members: Sequence[int], index_N: np.ndarray) -> Tensor:
-        """Softmax outputs (M, N, num_classes) of some members on clean images, on the host."""
+        """Softmax outputs (M, N, num_classes) of some members on clean images; a GPU may still be at it."""
         started = time.perf_counter()
         outputs: dict[int, Tensor] = {}
         for executor in dict.fromkeys(self.executors[k] for k in members):

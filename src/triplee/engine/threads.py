@@ -9,18 +9,15 @@ import queue
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from triplee.augment import apply_draw
-from triplee.engine.member import Member, MemberSpec, Share
+from triplee.engine.epoch import EpochProgress, MemberSpec, Share
+from triplee.engine.member import Member
 from triplee.engine.windows import Windows
-
-if TYPE_CHECKING:
-    from triplee.engine.stack import EpochProgress
 
 # Pixels augmented at once: enough views to spread each op's fixed cost, few enough to stay in cache and in step.
 AUGMENT_BYTES = 2 << 20
@@ -43,7 +40,7 @@ class ThreadedMembers:
         self.image_bytes = math.prod(images_NCHW.shape[1:])
         self.members = [Member(spec, device, precision) for spec in specs]
 
-    def train_epoch(self, shares: dict[int, Share], progress: "EpochProgress", after_steps: Callable[[], bool]) -> None:
+    def train_epoch(self, shares: dict[int, Share], progress: EpochProgress, after_steps: Callable[[], bool]) -> None:
         stopping, one_at_a_time = threading.Event(), threading.Lock()
 
         def after_step_of_any() -> bool:
@@ -64,7 +61,7 @@ class ThreadedMembers:
 
         self._side_by_side(train_some, list(shares))
 
-    def _train_some(self, k: int, share: Share, progress: "EpochProgress", after_step: Callable[[], bool]) -> None:
+    def _train_some(self, k: int, share: Share, progress: EpochProgress, after_step: Callable[[], bool]) -> None:
         """As many steps as are augmented at once, or fewer when the epoch ends or `after_step` says stop."""
         member, first = self.members[k], progress.steps[k]
         member.rate.fill_(share.rate)
@@ -104,31 +101,37 @@ class ThreadedMembers:
         """Call `work(member)` for each member until it says that the member is done, members side by side.
 
         How many threads a member has decides in which order numbers are added up, so it follows from its recipe, never
-        from who else is in the stack or already done.
+        from who else is in the stack or already done. Members with equal numbers of threads run together.
         """
         num_threads = torch.get_num_threads()
-        threads_M = [max(1, num_threads // member.spec.recipe.members) for member in self.members]
-        num_workers = min(num_threads // min(threads_M), len(members))
+        alike: dict[int, list[int]] = {}
+        for member in members:
+            alike.setdefault(max(1, num_threads // self.members[member].spec.recipe.members), []).append(member)
+        try:
+            for threads_each, some in alike.items():
+                self._share_out(work, some, threads_each, min(num_threads // threads_each, len(some)))
+        finally:
+            torch.set_num_threads(num_threads)
+
+    @staticmethod
+    def _share_out(work: Callable[[int], bool], members: list[int], threads_each: int, num_workers: int) -> None:
         waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
         for member in members:
             waiting.put(member)
 
         def worker() -> None:
+            torch.set_num_threads(threads_each)
             while True:
                 try:
                     member = waiting.get_nowait()
                 except queue.Empty:
                     return
-                torch.set_num_threads(threads_M[member])
                 if not work(member):
                     waiting.put(member)
 
-        try:
-            if num_workers <= 1:
-                worker()
-            else:
-                with ThreadPoolExecutor(num_workers) as threads:
-                    for future in [threads.submit(worker) for _ in range(num_workers)]:
-                        future.result()
-        finally:
-            torch.set_num_threads(num_threads)
+        if num_workers <= 1:
+            worker()
+            return
+        with ThreadPoolExecutor(num_workers) as threads:
+            for future in [threads.submit(worker) for _ in range(num_workers)]:
+                future.result()

@@ -15,12 +15,14 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from triplee import __version__
 from triplee.data.pool import Pool
 from triplee.data.split import Split, split_pool
+from triplee.engine.epoch import EpochProgress
 from triplee.engine.run_state import Diverged, Folds, Run, RunState, tell_apart
-from triplee.engine.stack import EpochProgress, Stack, native_precision
+from triplee.engine.stack import Stack, native_precision
 from triplee.nets.network import build_network
 from triplee.nets.weights import weights_fingerprint
 from triplee.runfolder import FORMAT, RunFolder
@@ -33,7 +35,8 @@ SAVING_SHARE = 20  # after an epoch: train so many times as long as the last sav
 class Observer(Protocol):
     """Whoever shows progress: a bar on a terminal, plain lines elsewhere. Steps are summed over members and runs."""
 
-    def start(self, num_epochs: int, num_steps: int, steps_done: int, note: str = "") -> None: ...
+    def start(self, num_epochs: int, num_steps: int, steps_done: int, title: str) -> None: ...
+    def note(self, text: str) -> None: ...
     def progress(self, steps_done: int, loss: float | None) -> None: ...
     def epoch(self, row: dict[str, Any], name: str) -> None: ...  # name: what tells the run from its neighbours
 
@@ -72,7 +75,9 @@ def train_runs(
     With `resume` each goes on from where it stands, if it was started at all. A run whose loss is no number any more
     stops by itself, and is reported when the others are done.
     """
-    outcomes = _train(pool, runs, observer, resume, device)
+    device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    with _stop_on_interrupt() as interrupted:
+        outcomes = _train(pool, runs, observer, resume, device, interrupted)
     failures = {run.out: o for run, o in zip(runs, outcomes, strict=True) if isinstance(o, Diverged)}
     if failures:
         out, first = next(iter(failures.items()))
@@ -81,10 +86,14 @@ def train_runs(
 
 
 def _train(
-    pool: Pool, runs: Sequence[Run], observer: Observer, resume: bool, device: torch.device | None
+    pool: Pool,
+    runs: Sequence[Run],
+    observer: Observer,
+    resume: bool,
+    device: torch.device,
+    interrupted: threading.Event,
 ) -> list[dict[str, Any] | Diverged]:
     """A result for each run, or what ended it."""
-    device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
     folds_R = _check(pool, runs)
     folders = [RunFolder(run.out) for run in runs]
     is_started = [folder.config_path.exists() for folder in folders]
@@ -99,20 +108,38 @@ def _train(
             if folder.result_path.exists():
                 folder.state_path.unlink(missing_ok=True)  # of a run that was killed when it had just finished
                 outcomes[r] = folder.read_result()
-        found_R = _train_folds(pool, {r: folds_R[r] for r in range(len(runs)) if r not in outcomes}, observer, device)
+        unfinished = {r: folds_R[r] for r in range(len(runs)) if r not in outcomes}
+        found_R = _train_folds(pool, unfinished, observer, device, interrupted)
         outcomes |= {r: found for r, found in found_R.items() if isinstance(found, Diverged)}
         ready = {r: found for r, found in found_R.items() if isinstance(found, Folds)}
         for precision in sorted({configs[r]["precision"] for r in ready}):
             together = [r for r in ready if configs[r]["precision"] == precision]
-            specs = [spec for r in together for spec in runs[r].member_specs(len(pool.classes))]
-            stack = Stack(specs, pool.images_NCHW, pool.labels_N, device, precision)
-            states, first = [], 0
-            for r in together:
-                members = range(first, first + runs[r].recipe.members)
-                states.append(RunState(runs[r], folders[r], configs[r], ready[r], stack, members))
-                first = members.stop
-            outcomes |= zip(together, _train_stack(stack, states, pool, observer), strict=True)
+            starts = [(runs[r], folders[r], configs[r], ready[r]) for r in together]
+            ends = _train_together(pool, starts, device, precision, observer, interrupted)
+            outcomes |= zip(together, ends, strict=True)
     return [outcomes[r] for r in range(len(runs))]
+
+
+def _train_together(
+    pool: Pool,
+    starts: list[tuple[Run, RunFolder, dict[str, Any], Folds]],
+    device: torch.device,
+    precision: str,
+    observer: Observer,
+    interrupted: threading.Event,
+) -> list[dict[str, Any] | Diverged]:
+    """One stack: it is gone, with its memory, when the next is built."""
+    specs = [spec for run, *_ in starts for spec in run.member_specs(len(pool.classes))]
+    stack = Stack(specs, pool.images_NCHW, pool.labels_N, device, precision)
+    states, first = [], 0
+    for run, folder, config, folds in starts:
+        members = range(first, first + run.recipe.members)
+        states.append(RunState(run, folder, config, folds, stack, members))
+        first = members.stop
+    try:
+        return _train_stack(stack, states, pool, observer, interrupted)
+    finally:
+        stack.close()
 
 
 def _check(pool: Pool, runs: Sequence[Run]) -> list[list[Run]]:
@@ -142,7 +169,11 @@ def _check(pool: Pool, runs: Sequence[Run]) -> list[list[Run]]:
 
 
 def _train_folds(
-    pool: Pool, folds_R: dict[int, list[Run]], observer: Observer, device: torch.device
+    pool: Pool,
+    folds_R: dict[int, list[Run]],
+    observer: Observer,
+    device: torch.device,
+    interrupted: threading.Event,
 ) -> dict[int, Folds | Diverged]:
     """Leave-one-domain-out cross-validation: accuracy by epoch on a source that was held out, mean over sources.
 
@@ -152,7 +183,8 @@ def _train_folds(
     if not folds:
         return {r: Folds() for r in folds_R}
     resume = any(RunFolder(fold.out).config_path.exists() for fold in folds)
-    outcomes = dict(zip((fold.out for fold in folds), _train(pool, folds, observer, resume, device), strict=True))
+    ends = _train(pool, folds, observer, resume, device, interrupted)
+    outcomes = dict(zip((fold.out for fold in folds), ends, strict=True))
     found_R: dict[int, Folds | Diverged] = {}
     for r, folds in folds_R.items():
         curves, seconds, failures = [], 0.0, []
@@ -170,7 +202,7 @@ def _train_folds(
 
 
 def _train_stack(
-    stack: Stack, states: list[RunState], pool: Pool, observer: Observer
+    stack: Stack, states: list[RunState], pool: Pool, observer: Observer, interrupted: threading.Event
 ) -> list[dict[str, Any] | Diverged]:
     """Train the runs of a stack to their ends; gives a result for each, or what ended it."""
     progress = EpochProgress.start(len(stack.specs))
@@ -178,54 +210,58 @@ def _train_stack(
     rows: dict[RunState, dict[str, Any]] = {}  # of the epochs that have just ended
     names = dict(zip(states, tell_apart([state.run for state in states]), strict=True))
     saved_at, saving_took = time.monotonic(), 0.0
-    with _stop_on_interrupt() as interrupted:
 
-        def steps_done() -> int:
-            return sum(state.steps_done(progress) for state in states)
+    def steps_done() -> int:
+        return sum(state.steps_done(progress) for state in states)
 
-        def after_steps() -> bool:
-            observer.progress(steps_done(), _mean_loss(stack, progress))
-            return interrupted.is_set() or time.monotonic() - saved_at > SAVE_EVERY_SECONDS
+    def after_steps() -> bool:
+        observer.progress(steps_done(), _mean_loss(stack, progress))
+        return interrupted.is_set() or time.monotonic() - saved_at > SAVE_EVERY_SECONDS
 
-        def take_stock(state: RunState) -> None:
-            try:
-                state.check_losses(progress)
-                if state.epoch_is_done(progress):
-                    rows[state] = state.finish_epoch(progress, pool)
-                if state.is_finished:
-                    outcomes[state] = state.finish(progress)
-            except Diverged as failure:
-                outcomes[state] = failure
+    def take_stock(state: RunState, outputs: Tensor | None) -> None:
+        try:
+            state.check_losses(progress)
+            if outputs is not None:
+                rows[state] = state.finish_epoch(progress, pool, outputs)
+            if state.is_finished:
+                outcomes[state] = state.finish(progress)
+        except Diverged as failure:
+            outcomes[state] = failure
 
-        for state in states:
-            state.start(progress)
-        num_steps = sum(state.run.recipe.epochs * sum(state.steps_per_epoch) for state in states)
-        title = f"{len(states)} runs in one stack" if len(states) > 1 else names[states[0]]
-        note = "; ".join(filter(None, (title, stack.note)))
-        observer.start(max(state.run.recipe.epochs for state in states), num_steps, steps_done(), note)
-        for state in states:  # one may have been killed between its last epoch and its result
-            take_stock(state)
-        while unfinished := [state for state in states if state not in outcomes]:
-            epoch_M: list[int | None] = [None] * len(stack.specs)
+    for state in states:
+        state.start(progress)
+    num_steps = sum(state.run.recipe.epochs * sum(state.steps_per_epoch) for state in states)
+    title = f"{len(states)} runs in one stack" if len(states) > 1 else names[states[0]]
+    observer.start(max(state.run.recipe.epochs for state in states), num_steps, steps_done(), title)
+    told = ""
+    for state in states:  # one may have been killed between its last epoch and its result
+        take_stock(state, None)
+    while unfinished := [state for state in states if state not in outcomes]:
+        if interrupted.is_set():
+            raise Interrupted
+        epoch_M: list[int | None] = [None] * len(stack.specs)
+        for state in unfinished:
+            for k in state.members:
+                epoch_M[k] = state.epoch
+        stack.train_epoch(epoch_M, progress, after_steps)
+        observer.progress(steps_done(), _mean_loss(stack, progress))
+        if stack.note != told:
+            told = stack.note
+            observer.note(told)
+        rows.clear()
+        # All predict before the first is looked at: a GPU works while the host counts.
+        outputs = {state: state.predict() for state in unfinished if state.epoch_is_done(progress)}
+        for state in unfinished:
+            take_stock(state, outputs.pop(state, None))
+        began = time.monotonic()
+        if interrupted.is_set() or began - saved_at > min(SAVE_EVERY_SECONDS, SAVING_SHARE * saving_took):
             for state in unfinished:
-                for k in state.members:
-                    epoch_M[k] = state.epoch
-            stack.train_epoch(epoch_M, progress, after_steps)
-            observer.progress(steps_done(), _mean_loss(stack, progress))
-            rows.clear()
-            for state in unfinished:
-                take_stock(state)
-            began = time.monotonic()
-            if interrupted.is_set() or began - saved_at > min(SAVE_EVERY_SECONDS, SAVING_SHARE * saving_took):
-                for state in unfinished:
-                    if state not in outcomes:
-                        state.save(progress)
-                saved_at = time.monotonic()
-                saving_took = saved_at - began
-            for state, row in rows.items():
-                observer.epoch(row, names[state])
-            if interrupted.is_set() and len(outcomes) < len(states):
-                raise Interrupted
+                if state not in outcomes:
+                    state.save(progress)
+            saved_at = time.monotonic()
+            saving_took = saved_at - began
+        for state, row in rows.items():
+            observer.epoch(row, names[state])
     return [outcomes[state] for state in states]
 
 

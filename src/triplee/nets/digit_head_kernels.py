@@ -105,7 +105,7 @@ def norm_forward(
     gain = tl.load(own + column, mask=exists, other=0.0)
     bias = tl.load(own + size + column, mask=exists, other=0.0)
     y = centred * (1 / tl.sqrt(variance + 1e-5))[None, :] * gain[None, :] + bias[None, :]
-    y = tl.where(valid, tl.maximum(y, 0.0), 0.0)
+    y = tl.where(valid, tl.maximum(y, 0.0, propagate_nan=tl.PropagateNan.ALL), 0.0)
     tl.store(outputs + place, y.to(outputs.dtype.element_ty), mask=(view < views)[:, None] & exists[None, :])
     kept = running + member * 2 * size + column
     tl.store(kept, 0.9 * tl.load(kept, mask=exists) + 0.1 * mean, mask=exists)
@@ -206,7 +206,7 @@ def losses(
 
 
 @triton.jit
-def update(active, weights, momenta, gradients, copies, rates, step, size, BLOCK: tl.constexpr):
+def update(active, weights, momenta, gradients, copies, rates, step, advance, size, BLOCK: tl.constexpr):
     """SGD with momentum and weight decay on all members' weights (M, P), and their copy for the matrix units."""
     slot = tl.program_id(1).to(tl.int64)
     member = tl.load(active + slot)
@@ -222,4 +222,4 @@ def update(active, weights, momenta, gradients, copies, rates, step, size, BLOCK
     tl.store(weights + place, weight, mask=exists)
     tl.store(copies + place, weight.to(copies.dtype.element_ty), mask=exists)
     if (tl.program_id(0) == 0) & (tl.program_id(1) == 0):
-        tl.store(step, tl.load(step) + 1)  # the last kernel of a step: nobody reads it any more
+        tl.store(step, tl.load(step) + advance)  # the last kernel of a step: nobody reads it any more

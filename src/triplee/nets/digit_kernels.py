@@ -19,6 +19,12 @@ DEAD: tl.constexpr = tl.constexpr(4)  # in place of the winner's position where 
 
 
 @triton.jit
+def _larger(a, b):
+    """A NaN goes through: it must reach the loss, where it is noticed."""
+    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
 def _pooled_pixels(block, views, h: tl.constexpr, w: tl.constexpr, BLOCK: tl.constexpr):
     """View, row and column of a block of pooled pixels, and which of them exist."""
     pixel = block * BLOCK + tl.arange(0, BLOCK)
@@ -53,13 +59,13 @@ def _patch(inputs, slot, view, y, x, exists, views, h, w):
 @triton.jit
 def _store_winner(a, b, c, d, bias, outputs, codes, slot, pixel, exists, views, per_view, PLANAR: tl.constexpr):
     """Of the four pixels of a pool the largest plus bias, cut at zero, and which one it was."""
-    best = tl.maximum(tl.maximum(a, b), tl.maximum(c, d))
+    best = _larger(_larger(a, b), _larger(c, d))
     code = tl.where(a == best, 0, tl.where(b == best, 1, tl.where(c == best, 2, 3)))
     best += bias[None, :]
     code = tl.where(best > 0, code, DEAD)
     channel = tl.arange(0, CHANNELS)
     offset = _output_offset(slot, pixel, views, per_view, PLANAR)
-    tl.store(outputs + offset, tl.maximum(best, 0.0).to(outputs.dtype.element_ty), mask=exists[:, None])
+    tl.store(outputs + offset, _larger(best, 0.0).to(outputs.dtype.element_ty), mask=exists[:, None])
     flat = (slot * views * per_view + pixel)[:, None] * CHANNELS + channel[None, :]
     tl.store(codes + flat, code.to(tl.uint8), mask=exists[:, None])
 

@@ -55,14 +55,21 @@ def _layers(num_features: int, num_classes: int, has_head: bool) -> tuple[list[_
 
 
 class DigitStack:
-    """M digit networks, each training on `views` views a step."""
+    """M digit networks, each training on `views` views a step; `slots` of them at once, for the sake of memory."""
 
     def __init__(
-        self, networks: Sequence[Network], image_size: int, views: int, dtype: torch.dtype, device: torch.device
+        self,
+        networks: Sequence[Network],
+        image_size: int,
+        views: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        slots: int | None = None,
     ) -> None:
         first = networks[0]
         self.size, self.views, self.dtype, self.device = image_size, views, dtype, device
         self.num_members = members = len(networks)
+        self.slots = min(slots or members, members)
         self.num_classes = first.classifier.out_features
         self.num_features = features = first.classifier.in_features
         self.has_head = first.head is not None
@@ -75,10 +82,10 @@ class DigitStack:
         self.batches_M = [0] * members
         self.rates = torch.zeros(members, RATES, device=device)
         self.step_number = torch.zeros((), dtype=torch.int64, device=device)
-        self.active = torch.arange(members, device=device)  # which members a launch is for: its first ones
+        self.active = torch.arange(members, device=device)  # which members a step is for: its first ones
         for member, network in enumerate(networks):
             self.load(member, network.state_dict(), {})
-        self.activations = self._activations(views, members)
+        self.activations = self._activations(views, self.slots)
         self._make_buffers()
 
     def _activations(self, views: int, members: int) -> tuple[list[Tensor], list[Tensor]]:
@@ -92,7 +99,7 @@ class DigitStack:
         return outputs, codes
 
     def _make_buffers(self) -> None:
-        shape, device = (self.num_members, self.views), self.device
+        shape, device = (self.slots, self.views), self.device
         outputs, _ = self.activations
         self.back = [torch.empty_like(output) for output in outputs]
         self.logits = torch.empty(*shape, self.num_classes, device=device)
@@ -159,41 +166,55 @@ class DigitStack:
         `images` (N,3,H,W) uint8; for every step, by `step_number`: `index` and `labels` (S, M, V), how many of the
         views are valid `counts` (S, M); the two losses go to `sums` (S, M, 2).
         """
+        for first in range(0, members, self.slots):
+            last = min(first + self.slots, members)
+            self._step(images, index, labels, counts, sums, self.active[first:last], advance=int(last == members))
+
+    def _step(
+        self,
+        images: Tensor,
+        index: Tensor,
+        labels: Tensor,
+        counts: Tensor,
+        sums: Tensor,
+        active: Tensor,
+        advance: int,
+    ) -> None:
         outputs, codes = self.activations
-        self._convolve(images, index, self.views, outputs, codes, self.views, members)
+        self._convolve(images, index, self.views, outputs, codes, self.views, active)
         features = outputs[-1]
-        self._linear("classifier", features, self.logits, members)
+        self._linear("classifier", features, self.logits, active)
         if self.has_head:
-            self._linear("head.0", features, self.hidden, members)
-            self._norm(counts, members)
-            self._linear("head.3", self.rectified, self.projections, members)
-        head_kernels.losses[(members,)](
-            *(self.active, self.logits, self.projections, labels, counts, self.step_number, self.rates, sums),
+            self._linear("head.0", features, self.hidden, active)
+            self._norm(counts, active)
+            self._linear("head.3", self.rectified, self.projections, active)
+        head_kernels.losses[(len(active),)](
+            *(active, self.logits, self.projections, labels, counts, self.step_number, self.rates, sums),
             *(self.logit_gradients, self.projection_gradients, self.num_members, self.views, self.num_classes),
             *(self._rows, max(16, triton.next_power_of_2(self.num_classes)), PROJECTION_SIZE, self.has_head),
         )
-        self._linear_back("classifier", features, self.logit_gradients, self.back[-1], members)
+        self._linear_back("classifier", features, self.logit_gradients, self.back[-1], active)
         if self.has_head:
-            self._linear_back("head.3", self.rectified, self.projection_gradients, self.rectified_gradients, members)
-            self._norm_back(counts, members)
-            self._linear_back("head.0", features, self.hidden_gradients, self.back[-1], members, add=True)
-        self._convolve_back(images, index, members)
+            self._linear_back("head.3", self.rectified, self.projection_gradients, self.rectified_gradients, active)
+            self._norm_back(counts, active)
+            self._linear_back("head.0", features, self.hidden_gradients, self.back[-1], active, add=True)
+        self._convolve_back(images, index, active)
         size = self.weights.shape[1]
-        head_kernels.update[(triton.cdiv(size, 1024), members)](
-            *(self.active, self.weights, self.momenta, self.gradients, self.copies, self.rates, self.step_number),
-            *(size, 1024),
+        head_kernels.update[(triton.cdiv(size, 1024), len(active))](
+            *(active, self.weights, self.momenta, self.gradients, self.copies, self.rates, self.step_number),
+            *(advance, size, 1024),
         )
 
-    def _norm(self, counts: Tensor, members: int) -> None:
-        head_kernels.norm_forward[(triton.cdiv(self.num_features, 32), members)](
-            *(self.active, self.hidden, self.weights, self.rectified, self.running, counts, self.step_number),
+    def _norm(self, counts: Tensor, active: Tensor) -> None:
+        head_kernels.norm_forward[(triton.cdiv(self.num_features, 32), len(active))](
+            *(active, self.hidden, self.weights, self.rectified, self.running, counts, self.step_number),
             *(self.num_members, self.views, self.num_features, self.by_name["head.1"].offset),
             *(self.weights.shape[1], self._rows, 32),
         )
 
-    def _norm_back(self, counts: Tensor, members: int) -> None:
-        head_kernels.norm_backward[(triton.cdiv(self.num_features, 32), members)](
-            *(self.active, self.hidden, self.rectified, self.rectified_gradients, self.weights),
+    def _norm_back(self, counts: Tensor, active: Tensor) -> None:
+        head_kernels.norm_backward[(triton.cdiv(self.num_features, 32), len(active))](
+            *(active, self.hidden, self.rectified, self.rectified_gradients, self.weights),
             *(self.hidden_gradients, self.gradients, counts, self.step_number, self.num_members, self.views),
             *(self.num_features, self.by_name["head.1"].offset, self.weights.shape[1], self._rows, 32),
         )
@@ -203,9 +224,8 @@ class DigitStack:
         count, views = len(members), len(index_V)
         outputs, codes = self._activations(views, count)
         logits = torch.empty(count, views, self.num_classes, device=self.device)
-        self.active[:count].copy_(torch.tensor(members))
         self.step_number.zero_()
-        self._convolve(images, index_V, 0, outputs, codes, views, count)
+        self._convolve(images, index_V, 0, outputs, codes, views, torch.tensor(members, device=self.device))
         features = outputs[-1].view(count, views, self.num_features)
         layer = self.by_name["classifier"]
         weight = self.copies[members, layer.offset : layer.offset + layer.num_weights].view(count, *layer.shape)
@@ -226,74 +246,63 @@ class DigitStack:
         outputs: list[Tensor],
         codes: list[Tensor],
         views: int,
-        members: int,
+        active: Tensor,
     ) -> None:
         stride, side = self.weights.shape[1], self.size
         scale, shift = _normalisation()
-        grid = (triton.cdiv(views * (side // 2) ** 2, 64), members)
+        grid = (triton.cdiv(views * (side // 2) ** 2, 64), len(active))
         kernels.first_forward[grid](
-            *(
-                self.active,
-                images,
-                index,
-                index_stride,
-                self.step_number,
-                self.copies,
-                outputs[0],
-                codes[0],
-                self.num_members,
-                views,
-            ),
-            *(side, side, scale, shift, self.layers[0].offset, stride, 64),
+            *(active, images, index, index_stride, self.step_number, self.copies, outputs[0], codes[0]),
+            *(self.num_members, views, side, side, scale, shift, self.layers[0].offset, stride, 64),
         )
         for k in range(1, len(CONVOLUTIONS)):
             side //= 2
-            grid = (triton.cdiv(views * (side // 2) ** 2, 64), members)
+            grid = (triton.cdiv(views * (side // 2) ** 2, 64), len(active))
             kernels.forward[grid](
-                *(self.active, outputs[k - 1], self.copies, outputs[k], codes[k], views, side, side),
+                *(active, outputs[k - 1], self.copies, outputs[k], codes[k], views, side, side),
                 *(self.layers[k].offset, stride, 64, k == len(CONVOLUTIONS) - 1),
             )
 
-    def _convolve_back(self, images: Tensor, index: Tensor, members: int) -> None:
+    def _convolve_back(self, images: Tensor, index: Tensor, active: Tensor) -> None:
         outputs, codes = self.activations
         stride = self.weights.shape[1]
         for k in range(len(CONVOLUTIONS) - 1, 0, -1):
             side, layer, planar = self.size >> k, self.layers[k], k == len(CONVOLUTIONS) - 1
-            kernels.backward_weights[(9, members)](
-                *(self.active, outputs[k - 1], self.back[k], codes[k], self.gradients, self.views, side, side),
+            kernels.backward_weights[(9, len(active))](
+                *(active, outputs[k - 1], self.back[k], codes[k], self.gradients, self.views, side, side),
                 *(layer.offset, stride, 64, planar),
             )
-            kernels.backward_inputs[(triton.cdiv(self.views * side * side, 64), members)](
-                *(self.active, self.back[k], codes[k], self.copies, self.back[k - 1], self.views, side, side),
+            kernels.backward_inputs[(triton.cdiv(self.views * side * side, 64), len(active))](
+                *(active, self.back[k], codes[k], self.copies, self.back[k - 1], self.views, side, side),
                 *(layer.offset, stride, 64, planar),
             )
         scale, shift = _normalisation()
-        kernels.first_weights[(self.partial.shape[1], members)](
-            *(self.active, images, index, self.views, self.step_number, self.back[0], codes[0], self.partial),
+        kernels.first_weights[(self.partial.shape[1], len(active))](
+            *(active, images, index, self.views, self.step_number, self.back[0], codes[0], self.partial),
             *(self.num_members, self.views, self.size, self.size, scale, shift, self.views_at_once, 64),
         )
         begin = self.layers[0].offset
         torch.sum(self.partial, 1, out=self.gradients[:, begin : begin + 33 * 64])
 
-    def _linear(self, name: str, inputs: Tensor, outputs: Tensor, members: int) -> None:
+    def _linear(self, name: str, inputs: Tensor, outputs: Tensor, active: Tensor) -> None:
         layer = self.by_name[name]
         size_out, size_in = layer.shape
-        head_kernels.linear_forward[(triton.cdiv(size_out, 32), members)](
-            *(self.active, inputs, self.copies, outputs, inputs.shape[1], size_in, size_out, layer.offset),
+        head_kernels.linear_forward[(triton.cdiv(size_out, 32), len(active))](
+            *(active, inputs, self.copies, outputs, inputs.shape[1], size_in, size_out, layer.offset),
             *(self.weights.shape[1], max(16, triton.next_power_of_2(inputs.shape[1])), 32, 64),
         )
 
     def _linear_back(
-        self, name: str, inputs: Tensor, gradients: Tensor, input_gradients: Tensor, members: int, add: bool = False
+        self, name: str, inputs: Tensor, gradients: Tensor, input_gradients: Tensor, active: Tensor, add: bool = False
     ) -> None:
         layer = self.by_name[name]
         size_out, size_in = layer.shape
         shape = (self.views, size_in, size_out, layer.offset, self.weights.shape[1])
-        head_kernels.linear_weights[(triton.cdiv(size_in, 64), triton.cdiv(size_out, 64), members)](
-            self.active, inputs, gradients, self.gradients, *shape, 64, 64, self._rows
+        head_kernels.linear_weights[(triton.cdiv(size_in, 64), triton.cdiv(size_out, 64), len(active))](
+            active, inputs, gradients, self.gradients, *shape, 64, 64, self._rows
         )
-        head_kernels.linear_inputs[(triton.cdiv(size_in, 32), members)](
-            self.active, gradients, self.copies, input_gradients, *shape, self._rows, 32, 64, add
+        head_kernels.linear_inputs[(triton.cdiv(size_in, 32), len(active))](
+            active, gradients, self.copies, input_gradients, *shape, self._rows, 32, 64, add
         )
 
 

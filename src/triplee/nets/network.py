@@ -60,10 +60,7 @@ class Network(nn.Module):
         self.register_buffer("scale", (1 / (255 * std)).view(3, 1, 1), persistent=False)
         self.register_buffer("shift", (-mean / std).view(3, 1, 1), persistent=False)
         batch_norms = [module for module in self.backbone.modules() if isinstance(module, _BatchNorm)]
-        for layer in batch_norms:
-            # Running statistics over as many samples as batches of 64 give: with b = 4 torch's 0.1 would leave the
-            # last ten batches, 40 samples, to decide how the network sees every test image.
-            layer.momentum = BATCH_NORM_MOMENTUM * min(1, recipe.batch_size / 64)
+        self.batch_norms, self.batch_size = batch_norms, recipe.batch_size
         self.frozen = batch_norms if recipe.batch_norm == "frozen" else []
         for layer in self.frozen:
             layer.requires_grad_(False)
@@ -75,6 +72,16 @@ class Network(nn.Module):
         for layer in self.frozen:
             layer.eval()
         return self
+
+    def set_statistics_window(self, num_steps: int) -> None:
+        """Have batch norm's running statistics average over as many samples as with batches of 64.
+
+        With b = 4 torch's momentum would leave the last ten batches, 40 samples, to decide how the network sees every
+        test image. In a short training of `num_steps` steps the window is shorter, to leave no trace of the start.
+        """
+        momentum = BATCH_NORM_MOMENTUM * max(min(1, self.batch_size / 64), min(1, 30 / num_steps))
+        for layer in self.batch_norms:
+            layer.momentum = momentum
 
     def features(self, images_u8: Tensor) -> Tensor:
         """Pooled features (V, num_features) of clean or augmented images."""

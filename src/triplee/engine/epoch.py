@@ -1,0 +1,88 @@
+"""What a member is told, what it does in an epoch, and how far it has come (Algorithm 1).
+
+A member is told by its recipe, seed, number and training indices, never by its neighbours.
+Axes: M members, N images, V views.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from triplee.augment import Draw, draw_views
+from triplee.nets.network import Network, build_network
+from triplee.plan import EpochPlan, plan_epoch
+from triplee.seeding import generator
+from triplee.settings import Recipe
+
+
+@dataclass(frozen=True)
+class MemberSpec:
+    """All that a member's training depends on, apart from pixels."""
+
+    recipe: Recipe
+    seed: int
+    index: int  # which of the recipe's members, from 0
+    train_N: np.ndarray  # pool indices of the source domains' training images
+    num_classes: int
+
+    @property
+    def views_per_step(self) -> int:
+        return self.recipe.batch_size * self.recipe.replay
+
+    def plan(self, epoch: int) -> EpochPlan:
+        return plan_epoch(self.train_N, self.recipe, self.seed, self.index, epoch)
+
+    def build(self) -> Network:
+        """The member's network, ready to train."""
+        network = build_network(self.recipe, self.num_classes, self.seed, self.index)
+        network.set_statistics_window(self.recipe.epochs * self.plan(0).num_steps)
+        return network
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one member does in one epoch: the learning rate, its steps, and the image and draw of every view."""
+
+    epoch: int
+    rate: float
+    bounds: np.ndarray  # of the steps, in views
+    index_V: np.ndarray
+    draw: Draw
+
+    @property
+    def num_steps(self) -> int:
+        return len(self.bounds) - 1
+
+    @classmethod
+    def of(cls, spec: MemberSpec, epoch: int) -> "Share":
+        plan, recipe = spec.plan(epoch), spec.recipe
+        index_V = np.repeat(plan.order_S, recipe.replay)
+        rng = generator(spec.seed, "views", spec.index, epoch)
+        draw = draw_views(recipe, rng, len(index_V), spec.train_N)
+        return cls(epoch, recipe.learning_rate(epoch), plan.bounds * recipe.replay, index_V, draw)
+
+
+@dataclass
+class EpochProgress:
+    """How far each member has come in the epoch: what a resumed run needs to go on in the middle of it."""
+
+    steps: list[int]
+    cross_entropy: list[float] = field(default_factory=list)  # sums over the steps done
+    contrast: list[float] = field(default_factory=list)
+    failed: dict[int, int] = field(default_factory=dict)  # member to the step (from 1) whose loss was not finite
+
+    @classmethod
+    def start(cls, num_members: int) -> "EpochProgress":
+        return cls([0] * num_members, [0.0] * num_members, [0.0] * num_members)
+
+    def add(self, member: int, losses: Sequence[Sequence[float]]) -> None:
+        """Take in the losses of a member's next steps, up to the first that is not finite."""
+        for cross_entropy, contrast in losses:
+            if member in self.failed:
+                return
+            self.steps[member] += 1
+            if not np.isfinite(cross_entropy + contrast):
+                self.failed[member] = self.steps[member]
+            self.cross_entropy[member] += cross_entropy
+            self.contrast[member] += contrast
