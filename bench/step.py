@@ -1,6 +1,6 @@
-"""Member-steps per second (TripleE-Fourier, b = 4, r = 4): the stack as it trains, chunks, draws, views and all,
+"""Member-steps per second (TripleE-Fourier, b = 4, r = 4) of the stack as it trains: chunks, draws, views and all.
 
-against the usual loop, against one eager member, and against the step alone: the same steps again on views that are
+Against the usual loop, against one eager member, and against the step alone: the same steps again on views that are
 already there. On a GPU also where a step's time goes and what it could be; on a CPU the share of augmentation.
 
     python bench/step.py       # a few minutes; writes bench/results/step.json, on a GPU step-gpu.json
