@@ -12,6 +12,8 @@ import time
 from pathlib import Path
 from typing import Any, ClassVar
 
+import torch
+
 from measuring import DEVICE, save, summary, time_in_turn
 from rivals import eager_member
 from triplee.cli.choices import choose_recipe

@@ -22,8 +22,8 @@ rounds in brackets. Ratios are taken round by round. A step is one member's: b =
 NOTES = {
     "table": "The whole Digits-DG table, 4 targets × 3 seeds × 3 members, in one stack on one GPU, and where the wall"
     " time went: `compile` is Triton and the capture of graphs, `files and the rest` what no clock covers. The eager"
-    " member takes such steps by itself once the table is done, images resident and views from the same kernel. Accuracies are means over"
-    " seeds with the standard deviation.",
+    " member takes such steps by itself once the table is done, images resident and views from the same kernel."
+    " Accuracies are means over seeds with the standard deviation.",
     "step-gpu": "`percent of the step alone` sets the stack as it trains – plan, draws, views, copies, losses read –"
     " against the same steps replayed on views that already lie there. The usual loop is Pillow views (crop and flip"
     " for ResNets, one of 14 ops, no Fourier) from 12 worker processes and an eager step, one member at a time. The"
@@ -40,8 +40,8 @@ NOTES = {
     "augment": "ESAug on the CPU, against one view at a time through Pillow, normalised per view, and whoever else the"
     " columns name, each doing the same: one of 14 ops of random strength per view. Where a ratio is below 1 we lose."
     " Batches follow one another here; with a training step in between caches are colder, and a batch of 16 views takes"
-    " up to twice as long. Plain torch, where there is no Numba, is no faster than Pillow at either size. The Fourier op"
-    " alone is 13 times numpy's at 224², not the 20 we aimed at: most of its time goes into moving blocks of the"
+    " up to twice as long. Plain torch, where there is no Numba, is no faster than Pillow at either size. The Fourier"
+    " op alone is 13 times numpy's at 224², not the 20 we aimed at: most of its time goes into moving blocks of the"
     " spectrum between memory and registers, not into the transforms.",
     "augment-gpu": "The same on a GPU, on resident images.",
     "step": "Three members of TripleE-Fourier on the embedded digits, on a CPU. The usual loop is Pillow views one by"
