@@ -8,7 +8,12 @@ from functools import lru_cache
 from importlib import import_module
 from types import ModuleType
 
-_MODULES = {"cpu": "triplee.augment.compiled", "cuda": "triplee.augment.cuda"}
+# The Fourier op apart from the rest: it takes seconds to compile the first time, and not every recipe draws it.
+_MODULES = {
+    "cpu": "triplee.augment.compiled",
+    "cpu fourier": "triplee.augment.compiled_fourier",
+    "cuda": "triplee.augment.cuda",
+}
 
 
 @lru_cache

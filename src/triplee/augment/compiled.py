@@ -5,6 +5,7 @@ Comes in: uint8 images (N,3,H,W) and what apply.py and fourier.py have at hand; 
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -12,12 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from triplee.augment import compiled_fourier
+from triplee.augment.available import find_kernels
 from triplee.augment.basic import crop_coefficients
-from triplee.augment.compiled_fourier import can_transform, roots_of_one
-from triplee.augment.compiled_ops import apply_views, compile_ahead
+from triplee.augment.compiled_ops import apply_views, compile_ahead, room_for_ops
 
-__all__ = ["KERNELS", "apply_pass", "can_transform", "mix_views", "normalise"]
+__all__ = ["apply_pass", "can_transform", "mix_views", "normalise"]
 
 _NO_CROP = np.empty((0, 4), np.int32)
 BYTES_PER_THREAD = 1 << 20  # of views: below this a thread costs more than it saves
@@ -35,7 +35,10 @@ def _normalise(
     return True
 
 
-KERNELS = (apply_views, compiled_fourier.mix_views, _normalise)
+def can_transform(height: int, width: int) -> bool:
+    """Whether `mix_views` has a transform for this size; the first call compiles it."""
+    fourier = find_kernels("cpu fourier")
+    return fourier is not None and fourier.can_transform(height, width)
 
 
 def mix_views(
@@ -47,13 +50,16 @@ def mix_views(
     no_phase: float,
 ) -> None:
     """fourier.py's `mix_views`, for sizes that `can_transform`; the views lie in one piece."""
+    fourier = find_kernels("cpu fourier")
+    assert fourier is not None
     height, width = views_VCHW.shape[2:]
     if not pool_NCHW.is_contiguous():
         pool_NCHW, partner_M = pool_NCHW[torch.from_numpy(partner_M)].contiguous(), np.arange(len(partner_M))
-    roots = (roots_of_one(height), roots_of_one(width))
-    arguments = (views_VCHW.numpy(), where_M, pool_NCHW.numpy(), partner_M, share_M, no_phase, *roots)
+    roots = (fourier.roots_of_one(height), fourier.roots_of_one(width))
+    arguments = (_planes(views_VCHW), where_M, _planes(pool_NCHW), partner_M, share_M, no_phase, *roots)
     num_bytes = 3 * height * width * len(where_M)
-    if not _on_threads(compiled_fourier.mix_views, arguments, len(where_M), num_bytes):
+    room = partial(fourier.room_for_spectra, height, width)
+    if not _on_threads(fourier.mix_views, arguments, room, len(where_M), num_bytes):
         raise IndexError(f"a partner is out of the range of {len(pool_NCHW)} images")
 
 
@@ -74,30 +80,46 @@ def apply_pass(
     crop_V4 = _NO_CROP
     if box_V4 is not None and flip_V is not None:
         crop_V4 = crop_coefficients(box_V4, flip_V, height, width)
-    views_VCHW = np.empty((num_views, 3, height, width), np.uint8)
-    arguments = (images_NCHW.numpy(), np.ascontiguousarray(index_V), crop_V4, op_V, argument_V, views_VCHW)
-    if not _on_threads(apply_views, arguments, num_views, views_VCHW.nbytes):
+    views_VCHW = torch.empty((num_views, 3, height, width), dtype=torch.uint8)
+    numbers = (np.ascontiguousarray(index_V), crop_V4, op_V, argument_V)
+    arguments = (_planes(images_NCHW), *numbers, _planes(views_VCHW), width)
+    room = partial(room_for_ops, height, width, len(crop_V4) > 0)
+    if not _on_threads(apply_views, arguments, room, num_views, views_VCHW.numel()):
         raise IndexError(f"an index is out of the range of {num_images} images")
-    return torch.from_numpy(views_VCHW)
+    return views_VCHW
 
 
 def normalise(views_VCHW: Tensor, scale_C: np.ndarray, shift_C: np.ndarray, out: Tensor) -> None:
     """apply.py's `normalise`; both tensors lie in one piece."""
-    planes = (len(views_VCHW), 3, -1)
-    arguments = (views_VCHW.numpy().reshape(planes), scale_C, shift_C, out.numpy().reshape(planes))
-    _on_threads(_normalise, arguments, len(views_VCHW), views_VCHW.nbytes)
+    arguments = (_planes(views_VCHW), scale_C, shift_C, _planes(out))
+    _on_threads(_normalise, arguments, tuple, len(views_VCHW), views_VCHW.nbytes)
 
 
-def _on_threads(kernel: Callable[..., bool], arguments: tuple[Any, ...], num_views: int, num_bytes: int) -> bool:
-    """Run a kernel on its views, on as many threads as torch would take; whether all of them were done."""
+def _planes(images_NCHW: Tensor) -> np.ndarray:
+    """As (N,3,H·W), the same memory."""
+    num_images, _, height, width = images_NCHW.shape
+    return images_NCHW.numpy().reshape(num_images, 3, height * width)
+
+
+def _on_threads(
+    kernel: Callable[..., bool],
+    arguments: tuple[Any, ...],
+    room: Callable[[], tuple[Any, ...]],
+    num_views: int,
+    num_bytes: int,
+) -> bool:
+    """Run a kernel on its views, on as many threads as torch would take; whether all of them were done.
+
+    `room` makes the memory that each thread needs for itself.
+    """
     num_threads = min(torch.get_num_threads(), num_bytes // BYTES_PER_THREAD)
     if num_threads < 2:
-        return kernel(*arguments, 0, num_views)
+        return kernel(*arguments, *room(), 0, num_views)
     done: list[bool] = []
     bounds = [num_views * k // num_threads for k in range(num_threads + 1)]
     # Threads of the moment: a kept pool of them would not survive the fork of a DataLoader's worker.
     threads = [
-        threading.Thread(target=lambda first=first, last=last: done.append(kernel(*arguments, first, last)))
+        threading.Thread(target=lambda first=first, last=last: done.append(kernel(*arguments, *room(), first, last)))
         for first, last in pairwise(bounds)
     ]
     for thread in threads:

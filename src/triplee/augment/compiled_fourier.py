@@ -10,10 +10,9 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numba.core.compiler import Compiler
 
-from triplee.augment.compiled_ops import compile_ahead
+from triplee.augment.compiled_ops import compile_ahead, inner_function
 
 f32, index = np.float32, np.uint64  # an unsigned index is not looked at for being negative
 LANES = 8
@@ -29,8 +28,7 @@ class _NoAlias(Compiler):
         super().__init__(typingctx, targetctx, library, args, return_type, flags, local)
 
 
-_pass = njit(nogil=True, error_model="numpy", pipeline_class=_NoAlias)
-_inner = njit(nogil=True, error_model="numpy")
+_pass, _inner = inner_function(pipeline_class=_NoAlias), inner_function()
 
 
 def can_transform(height: int, width: int) -> bool:
@@ -115,41 +113,17 @@ def _last_pass(xr: Any, xi: Any, yr: Any, yi: Any, odd: int, done: int, roots: A
             yr[back + k], yi[back + k] = even_r + odd_r, even_i - odd_i
 
 
-# Loops that are short or have many parts become SIMD only where the compiler knows their lengths.
-@_pass
-def _first_pass(xr: Any, xi: Any, yr: Any, yi: Any, rest: int, roots: Any) -> None:
-    _pass_of_4(xr, xi, yr, yi, rest, 1, roots)
-
-
-@_pass
-def _second_pass(xr: Any, xi: Any, yr: Any, yi: Any, rest: int, roots: Any) -> None:
-    _pass_of_4(xr, xi, yr, yi, rest, 4, roots)
-
-
-@_pass
-def _pass_of_3(xr: Any, xi: Any, yr: Any, yi: Any, done: int, roots: Any) -> None:
-    _last_pass(xr, xi, yr, yi, 3, done, roots)
-
-
-@_pass
-def _pass_of_5(xr: Any, xi: Any, yr: Any, yi: Any, done: int, roots: Any) -> None:
-    _last_pass(xr, xi, yr, yi, 5, done, roots)
-
-
-@_pass
-def _pass_of_7(xr: Any, xi: Any, yr: Any, yi: Any, done: int, roots: Any) -> None:
-    _last_pass(xr, xi, yr, yi, 7, done, roots)
-
-
 @_inner
 def _transform(xr: Any, xi: Any, yr: Any, yi: Any, roots: Any) -> tuple[Any, Any, Any, Any]:
     """LANES lines at once; gives the two that hold the result, and the other two. Backwards: swap the parts."""
+    # Loops that are short or have many parts become SIMD only where the compiler knows their lengths: Numba compiles a
+    # function anew for every number written out in a call.
     rest, done = roots.shape[1], 1
     while rest % 4 == 0:
         if done == 1:
-            _first_pass(xr, xi, yr, yi, rest, roots)
+            _pass_of_4(xr, xi, yr, yi, rest, 1, roots)
         elif done == 4:
-            _second_pass(xr, xi, yr, yi, rest, roots)
+            _pass_of_4(xr, xi, yr, yi, rest, 4, roots)
         else:
             _pass_of_4(xr, xi, yr, yi, rest, done, roots)
         xr, xi, yr, yi, rest, done = yr, yi, xr, xi, rest // 4, done * 4
@@ -158,11 +132,11 @@ def _transform(xr: Any, xi: Any, yr: Any, yi: Any, roots: Any) -> tuple[Any, Any
         xr, xi, yr, yi, rest, done = yr, yi, xr, xi, rest // 2, done * 2
     if rest > 1:
         if rest == 3:
-            _pass_of_3(xr, xi, yr, yi, done, roots)
+            _last_pass(xr, xi, yr, yi, 3, done, roots)
         elif rest == 5:
-            _pass_of_5(xr, xi, yr, yi, done, roots)
+            _last_pass(xr, xi, yr, yi, 5, done, roots)
         else:
-            _pass_of_7(xr, xi, yr, yi, done, roots)
+            _last_pass(xr, xi, yr, yi, 7, done, roots)
         xr, xi, yr, yi = yr, yi, xr, xi
     return xr, xi, yr, yi
 
@@ -255,32 +229,37 @@ def _mix(xr: Any, xi: Any, other_r: Any, other_i: Any, share: np.float32, no_pha
         xi[k] = (xi[k] if has_phase else f32(0)) * gain
 
 
-@compile_ahead("b1(u1[:,:,:,::1], i8[:], u1[:,:,:,::1], i8[:], f8[:], f4, f4[:,::1], f4[:,::1], i8, i8)")
+@compile_ahead(
+    "b1(u1[:,:,::1], i8[:], u1[:,:,::1], i8[:], f8[:], f4, f4[:,::1], f4[:,::1], f4[:,::1], f4[:,::1], i8, i8)"
+)
 def mix_views(
-    views_VCHW: Any,
+    views_VCP: Any,
     where_M: Any,
-    pool_NCHW: Any,
+    pool_NCP: Any,
     partner_M: Any,
     share_M: Any,
     no_phase: np.float32,
     roots_down: Any,
     roots_across: Any,
+    spectra: Any,
+    lines: Any,
     first: int,
     last: int,
 ) -> bool:
-    """Mix views `where_M[first:last]` with their partners. False: a number is out of range, and no more was done."""
-    _, _, height, width = views_VCHW.shape
-    num_blocks, size = (height // 2 + LANES) // LANES, width * LANES
-    spectra = np.zeros((4, num_blocks * size), np.float32)  # own and partner's, real and imaginary
-    lines = np.empty((4, max(height, width) * LANES), np.float32)
+    """Mix views `where_M[first:last]` with their partners. False: a number is out of range, and no more was done.
+
+    `room_for_spectra` gives what to write in between.
+    """
+    width = roots_across.shape[1]
+    size = width * LANES
     for m in range(first, last):
-        if not (0 <= where_M[m] < len(views_VCHW) and 0 <= partner_M[m] < len(pool_NCHW)):
+        if not (0 <= where_M[m] < len(views_VCP) and 0 <= partner_M[m] < len(pool_NCP)):
             return False
         for c in range(3):
-            plane = views_VCHW[where_M[m], c].reshape(-1)
+            plane = views_VCP[where_M[m], c]
             _down(plane, width, roots_down, lines, spectra[0], spectra[1])
-            _down(pool_NCHW[partner_M[m], c].reshape(-1), width, roots_down, lines, spectra[2], spectra[3])
-            for start in range(0, num_blocks * size, size):
+            _down(pool_NCP[partner_M[m], c], width, roots_down, lines, spectra[2], spectra[3])
+            for start in range(0, spectra.shape[1], size):
                 xr, xi = spectra[0, start : start + size], spectra[1, start : start + size]
                 other_r, other_i = spectra[2, start : start + size], spectra[3, start : start + size]
                 xr, xi, yr, yi = _transform(xr, xi, lines[0], lines[1], roots_across)
@@ -289,3 +268,10 @@ def mix_views(
                 _transform(xi, xr, yi, yr, roots_across)  # as many passes back as forth: it ends where it began
             _up(spectra[0], spectra[1], width, roots_down, lines, plane)
     return True
+
+
+def room_for_spectra(height: int, width: int) -> tuple[np.ndarray, np.ndarray]:
+    """`spectra` (own and partner's, real and imaginary) and `lines` for one thread: no kernel allocates."""
+    num_blocks = (height // 2 + LANES) // LANES
+    spectra = np.zeros((4, num_blocks * width * LANES), np.float32)
+    return spectra, np.empty((4, max(height, width) * LANES), np.float32)

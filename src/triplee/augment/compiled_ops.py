@@ -7,6 +7,7 @@ Numba widens every integer result to 64 bits: the casts inside loops keep them n
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,19 +21,26 @@ IDENTITY, AUTOCONTRAST, EQUALIZE, ROTATE, SOLARIZE, COLOR, POSTERIZE, CONTRAST, 
 SHEAR_X, SHEAR_Y, TRANSLATE_X, TRANSLATE_Y, NUM_OPS = range(10, 15)
 
 
+# No kernel allocates, so none has to count references: less code to compile. All must agree on it.
+_OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "_nrt": False}
+
+
 def compile_ahead(signature: str) -> Callable[[Any], Any]:
     """Compile on import for one signature, and keep the result on disk where there is a place to keep it."""
 
     def compiled(function: Any) -> Any:
         try:
-            return njit(signature, nogil=True, cache=True, error_model="numpy")(function)
+            return njit(signature, cache=True, **_OPTIONS)(function)
         except RuntimeError:  # no folder that can be written to
-            return njit(signature, nogil=True, error_model="numpy")(function)
+            return njit(signature, **_OPTIONS)(function)
 
     return compiled
 
 
-_inner = njit(nogil=True, error_model="numpy")
+# Called by kernels alone: what Python would need to call them is not compiled.
+inner_function = partial(njit, **_OPTIONS, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+_inner = inner_function()
+_part_of_kernel = inner_function(inline="always")  # a level less: every caller optimises all it calls once more
 
 
 @_inner
@@ -47,11 +55,10 @@ def _look_up(table: np.ndarray, source: np.ndarray, out: np.ndarray) -> None:
 
 
 @_inner
-def _autocontrast(source: np.ndarray, out: np.ndarray) -> None:
+def _autocontrast(source: np.ndarray, table: np.ndarray, out: np.ndarray) -> None:
     low, high = np.uint8(255), np.uint8(0)
     for i in range(len(source)):
         low, high = min(low, source[i]), max(high, source[i])
-    table = np.empty(256, np.uint8)
     scale = 255.0 / (np.float64(high) - np.float64(low)) if high > low else 1.0
     offset = -np.float64(low) * scale if high > low else 0.0
     for value in range(256):
@@ -60,9 +67,11 @@ def _autocontrast(source: np.ndarray, out: np.ndarray) -> None:
 
 
 @_inner
-def _equalize(source: np.ndarray, out: np.ndarray) -> None:
-    counts = np.zeros((4, 256), np.int32)  # four, as an increment has to wait for the last one of the same cell
-    total, second, third, fourth = counts[0], counts[1], counts[2], counts[3]
+def _equalize(source: np.ndarray, counts: np.ndarray, table: np.ndarray, out: np.ndarray) -> None:
+    # Four counts, as an increment has to wait for the last one of the same cell.
+    total, second, third, fourth = counts[:256], counts[256:512], counts[512:768], counts[768:1024]
+    for i in range(1024):
+        counts[i] = 0
     quarters = len(source) // 4
     for i in range(quarters):
         total[source[4 * i]] += 1
@@ -72,7 +81,7 @@ def _equalize(source: np.ndarray, out: np.ndarray) -> None:
     for i in range(4 * quarters, len(source)):
         total[source[i]] += 1
     for value in range(256):
-        total[value] = i32(i32(total[value] + second[value]) + i32(third[value] + fourth[value]))
+        total[value] = i32(total[value] + second[value] + third[value] + fourth[value])
     last = 255
     while total[last] == 0:
         last -= 1
@@ -81,7 +90,6 @@ def _equalize(source: np.ndarray, out: np.ndarray) -> None:
     for value in range(256):
         before[value] = below
         below = i32(below + total[value])
-    table = np.empty(256, np.uint8)
     divisor = np.float64(step)
     for value in range(256):  # a whole division: exact in double precision, and there it is SIMD
         table[value] = np.uint8(i32(min(np.float64(before[value]) / divisor, 255.0))) if step else np.uint8(value)
@@ -90,9 +98,7 @@ def _equalize(source: np.ndarray, out: np.ndarray) -> None:
 
 @_inner
 def _grey(red: np.uint8, green: np.uint8, blue: np.uint8) -> np.int32:
-    weighted = i32(i32(red) * i32(19595)) + i32(i32(green) * i32(38470))
-    weighted = i32(i32(weighted) + i32(i32(blue) * i32(7471)))
-    return i32(i32(weighted + i32(0x8000)) >> i32(16))
+    return i32(i32(19595 * red + 38470 * green + 7471 * blue + 0x8000) >> 16)
 
 
 @_inner
@@ -128,11 +134,10 @@ def _sharpness(source: np.ndarray, width: int, factor: np.float32, out: np.ndarr
     upper, middle, lower = source[: inner + 2], source[width : width + inner + 2], source[2 * width :]
     changed = out[width + 1 :]
     for i in range(inner):
-        around = i32(i32(i32(upper[i]) + i32(upper[i + 1])) + i32(upper[i + 2]))
-        around = i32(around + i32(i32(i32(lower[i]) + i32(lower[i + 1])) + i32(lower[i + 2])))
-        around = i32(around + i32(i32(i32(middle[i]) + i32(middle[i + 2])) + i32(i32(5) * i32(middle[i + 1]))))
+        total = 5 * middle[i + 1] + middle[i] + middle[i + 2] + upper[i] + upper[i + 1] + upper[i + 2]
+        total = total + lower[i] + lower[i + 1] + lower[i + 2]
         # (2·total + 13) // 26, as a product and a shift that are exact up to 18723.
-        smooth = f32(i32(i32(i32(i32(i32(2) * around) + i32(13)) * i32(10083)) >> i32(18)))
+        smooth = f32(i32(i32((2 * total + 13) * 10083) >> 18))
         changed[i] = _cut((f32(middle[i + 1]) - smooth) * factor + smooth)
     for x in range(width):
         out[x] = source[x]
@@ -203,27 +208,33 @@ def _warp(
     source: np.ndarray,
     width: int,
     matrix: tuple[np.int32, np.int32, np.int32, np.int32, np.int32, np.int32],
+    places: np.ndarray,
     out: np.ndarray,
 ) -> None:
     height = source.shape[1] // width
     a, b, c, d, e, f = matrix
-    places = np.empty(width, np.int32)
     for y in range(height):
         start_x, start_y, row = i32(c + b * y), i32(f + e * y), y * width
         for x in range(width):
-            from_x = i32(i32(start_x + i32(a * i32(x))) >> i32(16))
-            from_y = i32(i32(start_y + i32(d * i32(x))) >> i32(16))
+            from_x, from_y = i32(i32(start_x + a * x) >> 16), i32(i32(start_y + d * x) >> 16)
             inside = (from_x >= 0) & (from_x < width) & (from_y >= 0) & (from_y < height)
-            place = i32(i32(from_y * i32(width)) + from_x)
-            places[x] = place if inside else i32(-1)
+            places[x] = i32(from_y * width + from_x) if inside else i32(-1)
         for channel in range(3):
             for x in range(width):
                 place = places[x]
                 out[channel, row + x] = source[channel, np.uint32(place)] if place >= 0 else np.uint8(0)
 
 
-@_inner
-def _apply_op(kind: int, argument: float, source: np.ndarray, width: int, out: np.ndarray) -> None:
+@_part_of_kernel
+def _apply_op(
+    kind: int,
+    argument: float,
+    source: np.ndarray,
+    width: int,
+    numbers: np.ndarray,
+    table: np.ndarray,
+    out: np.ndarray,
+) -> None:
     """One op on one view, (3,H·W) to (3,H·W)."""
     factor = f32(argument)
     if kind == COLOR:
@@ -235,14 +246,14 @@ def _apply_op(kind: int, argument: float, source: np.ndarray, width: int, out: n
         if matrix[0] == 65536 and matrix[3] == 0:
             _shift_rows(source, width, matrix[1], matrix[2], matrix[5], out)
         else:
-            _warp(source, width, matrix, out)
+            _warp(source, width, matrix, numbers, out)
     else:
         for c in range(3):
             plane, out_plane = source[c], out[c]
             if kind == AUTOCONTRAST:
-                _autocontrast(plane, out_plane)
+                _autocontrast(plane, table, out_plane)
             elif kind == EQUALIZE:
-                _equalize(plane, out_plane)
+                _equalize(plane, numbers, table, out_plane)
             elif kind == SOLARIZE:
                 threshold = np.int16(argument)
                 for i in range(len(plane)):
@@ -263,24 +274,24 @@ def _apply_op(kind: int, argument: float, source: np.ndarray, width: int, out: n
 
 @_inner
 def _mix_columns(
-    plane: np.ndarray, row: int, left: np.ndarray, right: np.ndarray, weight: np.ndarray, out: np.ndarray, kept: int
+    plane: np.ndarray, row: int, left: np.ndarray, right: np.ndarray, weight: np.ndarray, out: np.ndarray
 ) -> None:
     for x in range(len(left)):
-        near = i32(i32(plane[row + left[x]]) * i32(i32(2048) - weight[x]))
-        out[kept, x] = i32(near + i32(i32(plane[row + right[x]]) * weight[x]))
+        out[x] = i32(
+            plane[np.uint64(row + left[x])] * (2048 - weight[x]) + plane[np.uint64(row + right[x])] * weight[x]
+        )
 
 
 @_inner
-def _crop(source: np.ndarray, width: int, crop: np.ndarray, out: np.ndarray) -> None:
+def _crop(source: np.ndarray, width: int, crop: np.ndarray, numbers: np.ndarray, out: np.ndarray) -> None:
     """Bilinear in integers: rows are mixed along x once, kept, and mixed along y."""
     height = source.shape[1] // width
-    left, right = np.empty(width, np.int64), np.empty(width, np.int64)
-    weight = np.empty(width, np.int32)
+    left, right, weight = numbers[:width], numbers[width : 2 * width], numbers[2 * width : 3 * width]
+    kept = numbers[3 * width : 5 * width]
     for x in range(width):
         place = min(max(crop[1] + crop[0] * x, 0), (width - 1) << 16)
-        left[x], weight[x] = place >> 16, i32((place & 0xFFFF) >> 5)
-        right[x] = min((place >> 16) + 1, width - 1)
-    kept = np.empty((2, width), np.int32)
+        left[x], weight[x] = i32(place >> 16), i32((place & 0xFFFF) >> 5)
+        right[x] = i32(min((place >> 16) + 1, width - 1))
     for c in range(3):
         kept_row_0, kept_row_1 = -1, -1  # which input rows the two kept ones are: even rows in 0, odd ones in 1
         plane, out_plane = source[c], out[c]
@@ -290,42 +301,52 @@ def _crop(source: np.ndarray, width: int, crop: np.ndarray, out: np.ndarray) -> 
             lower = min(upper + 1, height - 1)
             for from_y in (upper, lower):
                 if from_y % 2 == 0 and kept_row_0 != from_y:
-                    _mix_columns(plane, from_y * width, left, right, weight, kept, 0)
+                    _mix_columns(plane, from_y * width, left, right, weight, kept[:width])
                     kept_row_0 = from_y
                 elif from_y % 2 == 1 and kept_row_1 != from_y:
-                    _mix_columns(plane, from_y * width, left, right, weight, kept, 1)
+                    _mix_columns(plane, from_y * width, left, right, weight, kept[width:])
                     kept_row_1 = from_y
-            near, far, row = upper % 2, lower % 2, y * width
+            near, far, row = upper % 2 * width, lower % 2 * width, y * width
             for x in range(width):
-                mixed = i32(kept[near, x] * i32(i32(2048) - weight_y))
-                mixed = i32(mixed + i32(kept[far, x] * weight_y))
-                out_plane[row + x] = np.uint8(i32(mixed + i32(1 << 21)) >> i32(22))
+                out_plane[row + x] = np.uint8(
+                    i32(kept[near + x] * (2048 - weight_y) + kept[far + x] * weight_y + (1 << 21)) >> 22
+                )
 
 
-@compile_ahead("b1(u1[:,:,:,::1], i8[::1], i4[:,::1], i8[:], f8[:], u1[:,:,:,::1], i8, i8)")
+@compile_ahead(
+    "b1(u1[:,:,::1], i8[::1], i4[:,::1], i8[:], f8[:], u1[:,:,::1], i8, i4[::1], u1[::1], u1[:,::1], i8, i8)"
+)
 def apply_views(
-    pool_NCHW: np.ndarray,
+    pool_NCP: np.ndarray,
     index_V: np.ndarray,
     crop_V4: np.ndarray,
     op_V: np.ndarray,
     argument_V: np.ndarray,
-    out_VCHW: np.ndarray,
+    out_VCP: np.ndarray,
+    width: int,
+    numbers: np.ndarray,
+    table: np.ndarray,
+    cropped: np.ndarray,
     first: int,
     last: int,
 ) -> bool:
     """Views `first` to `last` of the pool's images `index_V`: cropped if crops are given, then one op.
 
-    False: an index is out of range, and nothing more was done.
+    False: an index is out of range, and nothing more was done. `room_for_ops` gives what to write in between.
     """
-    num_images, _, height, width = pool_NCHW.shape
-    pool_NCP, out_VCP = pool_NCHW.reshape(num_images, 3, height * width), out_VCHW.reshape(-1, 3, height * width)
-    cropped = np.empty((3, height * width) if len(crop_V4) else (0, 0), np.uint8)
     for v in range(first, last):
-        if not 0 <= index_V[v] < num_images:
+        if not 0 <= index_V[v] < len(pool_NCP):
             return False
         source = pool_NCP[index_V[v]]
         if len(crop_V4):
-            _crop(source, width, crop_V4[v], cropped)
+            _crop(source, width, crop_V4[v], numbers, cropped)
             source = cropped
-        _apply_op(op_V[v] if op_V[v] < NUM_OPS else IDENTITY, argument_V[v], source, width, out_VCP[v])
+        kind = op_V[v] if op_V[v] < NUM_OPS else IDENTITY
+        _apply_op(kind, argument_V[v], source, width, numbers, table, out_VCP[v])
     return True
+
+
+def room_for_ops(height: int, width: int, crops: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """`numbers`, `table` and `cropped` for one thread: no kernel allocates."""
+    cropped = np.empty((3, height * width if crops else 0), np.uint8)
+    return np.empty(max(4 * 256, 5 * width), np.int32), np.empty(256, np.uint8), cropped
