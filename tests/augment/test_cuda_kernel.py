@@ -4,11 +4,6 @@ On a GPU the compiled kernels run. Elsewhere Triton's interpreter carries them o
 it takes over at the first import of Triton, and for good.
 """
 
-import os
-import subprocess
-import sys
-from importlib.util import find_spec
-
 import numpy as np
 import pytest
 import torch
@@ -17,23 +12,16 @@ from torch import Tensor
 from triplee.augment.basic import crop_and_flip, crop_coefficients
 from triplee.augment.draw import DRAWN_OPS, draw_basic
 from triplee.augment.ops import OP_TABLE, OPS, argument_of, fixed_matrices
+from triton_interpreter import DEVICE, ON_GPU, needs_triton, run_in_interpreter, runs_kernels, starts_interpreter
 
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-ON_GPU = torch.cuda.is_available() and not INTERPRETED
-DEVICE = torch.device("cuda" if ON_GPU else "cpu")
 STRENGTHS = range(31) if ON_GPU else (7, 30)  # the interpreter is slow
 
-pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="no Triton")
-runs_kernels = pytest.mark.skipif(not ON_GPU and not INTERPRETED, reason="neither GPU nor interpreter")
+pytestmark = needs_triton
 
 
-@pytest.mark.skipif(ON_GPU or INTERPRETED, reason="the kernels run in this very process")
+@starts_interpreter
 def test_all_of_this_file_in_the_interpreter() -> None:
-    command = [sys.executable, "-m", "pytest", "-n", "0", "-p", "no:cacheprovider", __file__]
-    environment = {**os.environ, "TRITON_INTERPRET": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "passed" in done.stdout
+    run_in_interpreter(__file__)
 
 
 def hard_images(num_images: int, height: int, width: int) -> Tensor:

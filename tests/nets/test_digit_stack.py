@@ -4,36 +4,32 @@ Without a GPU Triton's interpreter carries the kernels out in float32, in a proc
 agree to rounding; on a GPU the kernels multiply in bfloat16, and the first step is compared as closely as that allows.
 """
 
-import os
-import subprocess
-import sys
-from importlib.util import find_spec
-
 import pytest
 import torch
 
 from triplee.engine.losses import replay_loss
 from triplee.nets.network import Network, build_network
 from triplee.settings import Recipe, make_recipe
+from triton_interpreter import (
+    DEVICE,
+    INTERPRETED,
+    ON_GPU,
+    needs_triton,
+    run_in_interpreter,
+    runs_kernels,
+    starts_interpreter,
+)
 
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-ON_GPU = torch.cuda.is_available() and not INTERPRETED
-DEVICE = torch.device("cuda" if ON_GPU else "cpu")
 DTYPE = torch.bfloat16 if ON_GPU else torch.float32
 TOLERANCE = 0.03 if ON_GPU else 1e-4
 STEPS, MEMBERS, VIEWS, CLASSES = 2, 2, 8, 5
 
-pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="no Triton")
-runs_kernels = pytest.mark.skipif(not ON_GPU and not INTERPRETED, reason="neither GPU nor interpreter")
+pytestmark = needs_triton
 
 
-@pytest.mark.skipif(ON_GPU or INTERPRETED, reason="the kernels run in this very process")
+@starts_interpreter
 def test_all_of_this_file_in_the_interpreter() -> None:
-    command = [sys.executable, "-m", "pytest", "-n", "0", "-p", "no:cacheprovider", __file__]
-    environment = {**os.environ, "TRITON_INTERPRET": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "passed" in done.stdout
+    run_in_interpreter(__file__)
 
 
 class Trial:

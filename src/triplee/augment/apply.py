@@ -1,7 +1,7 @@
 """Carries out a Draw: pool images in, augmented uint8 views out (§ "ESAug"). The only place that knows how.
 
 Gather, crop, flip and the 14 ops are one pass: compiled code on a CPU, a kernel on a GPU, plain torch where neither
-runs; all three give the same bytes. Fourier and hue are torch functions on the views that drew them.
+runs; all three give the same bytes. Fourier and hue follow, on just the views that drew them.
 Axes: N pool images, V views, C channels, H height, W width.
 """
 

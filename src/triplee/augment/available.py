@@ -17,12 +17,12 @@ _MODULES = {
 
 
 @lru_cache
-def find_kernels(device_type: str) -> ModuleType | None:
-    """The kernels for a kind of device, where what they need (Numba, Triton) is installed and works."""
-    if device_type not in _MODULES:
+def find_kernels(what: str) -> ModuleType | None:
+    """The kernels for a kind of device (or "cpu fourier"), where what they need (Numba, Triton) is there and works."""
+    if what not in _MODULES:
         return None
     try:
-        return import_module(_MODULES[device_type])
+        return import_module(_MODULES[what])
     except ModuleNotFoundError:
         return None
     except Exception as error:

@@ -85,18 +85,25 @@ def linear_weights(
 
 
 @triton.jit
+def _features(count, views, size, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """A block of one member's features: which are there, which valid, their columns, and where they lie."""
+    slot = tl.program_id(1).to(tl.int64)
+    view, column = tl.arange(0, ROWS), tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    exists = column < size
+    there = (view < views)[:, None] & exists[None, :]
+    place = (slot * views + view)[:, None] * size + column[None, :]
+    return there, there & (view < count)[:, None], column, exists, place
+
+
+@triton.jit
 def norm_forward(
     active, inputs, weights, outputs, running, counts, step, members, views, size, offset, stride,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """Batch norm over a member's valid views, then ReLU; keeps the running statistics (M, 2, size)."""
-    slot = tl.program_id(1).to(tl.int64)
-    member = tl.load(active + slot)
-    view, column = tl.arange(0, ROWS), tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
-    exists = column < size
+    member = tl.load(active + tl.program_id(1))
     count = tl.load(counts + tl.load(step) * members + member).to(tl.float32)
-    valid = (view < count)[:, None] & exists[None, :]
-    place = (slot * views + view)[:, None] * size + column[None, :]
+    there, valid, column, exists, place = _features(count, views, size, ROWS, COLUMNS)
     x = tl.load(inputs + place, mask=valid, other=0.0)
     mean = tl.sum(x, 0) / count
     centred = tl.where(valid, x - mean[None, :], 0.0)
@@ -106,7 +113,7 @@ def norm_forward(
     bias = tl.load(own + size + column, mask=exists, other=0.0)
     y = centred * (1 / tl.sqrt(variance + 1e-5))[None, :] * gain[None, :] + bias[None, :]
     y = tl.where(valid, tl.maximum(y, 0.0, propagate_nan=tl.PropagateNan.ALL), 0.0)
-    tl.store(outputs + place, y.to(outputs.dtype.element_ty), mask=(view < views)[:, None] & exists[None, :])
+    tl.store(outputs + place, y.to(outputs.dtype.element_ty), mask=there)
     kept = running + member * 2 * size + column
     tl.store(kept, 0.9 * tl.load(kept, mask=exists) + 0.1 * mean, mask=exists)
     unbiased = variance * count / tl.maximum(count - 1, 1)
@@ -119,17 +126,14 @@ def norm_backward(
     offset, stride, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """Backward of `norm_forward`: gradients of its input (float32) and of gain and bias."""
-    slot = tl.program_id(1).to(tl.int64)
-    member = tl.load(active + slot)
-    view, column = tl.arange(0, ROWS), tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
-    exists = column < size
+    member = tl.load(active + tl.program_id(1))
     count = tl.load(counts + tl.load(step) * members + member).to(tl.float32)
-    valid = (view < count)[:, None] & exists[None, :]
-    place = (slot * views + view)[:, None] * size + column[None, :]
+    there, valid, column, exists, place = _features(count, views, size, ROWS, COLUMNS)
     x = tl.load(inputs + place, mask=valid, other=0.0)
     mean = tl.sum(x, 0) / count
     centred = tl.where(valid, x - mean[None, :], 0.0)
-    inverse = 1 / tl.sqrt(tl.sum(centred * centred, 0) / count + 1e-5)
+    variance = tl.sum(centred * centred, 0) / count
+    inverse = 1 / tl.sqrt(variance + 1e-5)
     normal = centred * inverse[None, :]
     y = tl.load(outputs + place, mask=valid, other=0.0).to(tl.float32)
     g = tl.load(gradients + place, mask=valid, other=0.0).to(tl.float32)
@@ -137,7 +141,7 @@ def norm_backward(
     gain_gradient, bias_gradient = tl.sum(g * normal, 0), tl.sum(g, 0)
     gain = tl.load(weights + member * stride + offset + column, mask=exists, other=0.0)
     back = (g - (bias_gradient[None, :] + normal * gain_gradient[None, :]) / count) * (gain * inverse)[None, :]
-    tl.store(input_gradients + place, tl.where(valid, back, 0.0), mask=(view < views)[:, None] & exists[None, :])
+    tl.store(input_gradients + place, tl.where(valid, back, 0.0), mask=there)
     own = weight_gradients + member * stride + offset
     tl.store(own + column, gain_gradient, mask=exists)
     tl.store(own + size + column, bias_gradient, mask=exists)
