@@ -19,7 +19,7 @@ EARLY = (0, 3, 6, 9)  # the kills that come while the process starts
 # Those that wait until a certain file is being written. All others come anywhere in an epoch.
 AIMED = {2: "state/last.safetensors", 5: "metrics.jsonl", 8: "state/best-*-1.safetensors"}
 # Epochs of two steps per member, so that most of them end without being saved.
-EPOCHS = 45
+EPOCHS = 60
 CHANGES = {"epochs": EPOCHS, "batch_size": 32, "replay": 1}
 
 
@@ -79,7 +79,7 @@ def test_killed_runs_that_are_resumed_end_with_the_same_bytes(
                 if attempt in EARLY:
                     time.sleep(rng.uniform(0, startup))
                 elif attempt in AIMED:  # at the end of the first epoch, which is always saved
-                    wait_for_writing(out / AIMED[attempt], process.pid, seconds=3 * startup)
+                    wait_for_writing(out, AIMED[attempt], process)
                 else:
                     wait_for_epochs(process, 1 + rng.randrange(12))
                     time.sleep(rng.uniform(0, epoch))
@@ -106,10 +106,14 @@ def wait_for_epochs(process: subprocess.Popen[str], count: int) -> None:
         assert " epoch " in process.stderr.readline()
 
 
-def wait_for_writing(file: Path, process_id: int, seconds: float) -> None:
-    until = time.monotonic() + seconds
-    while not any(file.parent.glob(f".{file.name}.{process_id}{UNFINISHED}")) and time.monotonic() < until:
-        pass
+def wait_for_writing(out: Path, name: str, process: subprocess.Popen[str]) -> None:
+    """Until the process writes that file; on a busy machine it may be done before anybody looks."""
+    file, state = out / name, RunFolder(out).state_path
+    before = state.stat().st_mtime_ns if state.exists() else None
+    while process.poll() is None and not any(file.parent.glob(f".{file.name}.{process.pid}{UNFINISHED}")):
+        if state.exists() and state.stat().st_mtime_ns != before:
+            break
+        time.sleep(1e-4)  # so that the other run's thread gets its turn
 
 
 def unfinished_files(out: Path, process_id: int) -> list[str]:
