@@ -72,7 +72,7 @@ class EveryTenEpochs:
 
 def eager_steps_per_second(pool: Pool, run: Run) -> list[float]:
     """Steps per second of one member by itself."""
-    spec = run.member_specs(len(pool.classes))[0]
+    spec = run.member_specs(pool)[0]
     torch.backends.cudnn.benchmark = True  # as the engine's captures have it
     take = eager_member(pool.images_NCHW[:], pool.labels_N, spec, EAGER_STEPS)
     return [EAGER_STEPS / seconds for seconds in time_in_turn({"eager": take}, ROUNDS)["eager"]]

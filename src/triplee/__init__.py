@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from triplee.augment import ESAug, ReplayCollate
     from triplee.engine.ensemble import Ensemble
     from triplee.engine.losses import SupConLoss
+    from triplee.nets.stylizer_file import load_stylizer
     from triplee.plan import PartSampler
 
 _HOMES = {
@@ -21,10 +22,11 @@ _HOMES = {
     "SupConLoss": "triplee.engine.losses",
     "PartSampler": "triplee.plan",
     "Ensemble": "triplee.engine.ensemble",
+    "load_stylizer": "triplee.nets.stylizer_file",
     "augment": "triplee.augment",
 }
 
-__all__ = ["ESAug", "Ensemble", "PartSampler", "ReplayCollate", "SupConLoss", "__version__"]
+__all__ = ["ESAug", "Ensemble", "PartSampler", "ReplayCollate", "SupConLoss", "__version__", "load_stylizer"]
 
 
 def __getattr__(name: str) -> Any:

@@ -53,7 +53,7 @@ class BarObserver:
         self.bar.console.print(text, markup=False)
 
     def _description(self) -> str:
-        return f"epoch {min(self.epoch_now + 1, self.num_epochs)}/{self.num_epochs}"
+        return f"epoch {min(self.epoch_now + 1, self.num_epochs)}/{self.num_epochs}" if self.num_epochs else ""
 
     def progress(self, steps_done: int, loss: float | None) -> None:
         if time.monotonic() - self.last_drawn > 0.1:

@@ -35,6 +35,8 @@ _METHODS: dict[str, tuple[str, Values]] = {
     "e": ("Baseline + ESAug + EReplayD", {**_NO_REPLAY_B}),
     "f": ("Baseline + EReplayB + EReplayD", {**_NO_ESAUG}),
     "triplee-fourier": ("EReplayB + ESAug with the Fourier op + EReplayD: the whole method", {}),
+    "triplee-style": ("the same with AdaIN style in place of the Fourier op", {"ops": "style"}),
+    "triplee-both": ("the same with both cross-image ops", {"ops": "both"}),
 }
 
 # Each benchmark's settings with all three components on: the method's table.
@@ -55,7 +57,7 @@ _SHORT: Values = {"image_size": 160, "epochs": 30, "lr_step": 12, "batch_size": 
 # ResNet-18 and carried over to the rest (docs/results.md).
 _LARGE_BATCH_LR = {"digits": 0.01, "pacs-resnet18": 0.01, "pacs-resnet50": 0.01}
 
-_MAIN = ("vanilla", "triplee-fourier")
+_MAIN = ("vanilla", "triplee-fourier", "triplee-style")
 _TABLE: dict[str, tuple[Values, Iterable[str]]] = {
     "digits": (_DIGITS, _METHODS),
     "pacs-resnet18": (_RESNET18, _METHODS),

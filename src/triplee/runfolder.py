@@ -121,6 +121,7 @@ class RunFolder:
     result_path = property(lambda self: self.path / "result.json")
     state_path = property(lambda self: self.path / "state" / "last.safetensors")
     events_path = property(lambda self: self.path / "events")
+    stylizer_path = property(lambda self: self.path / "stylizer.safetensors")
 
     def member_path(self, member: int) -> Path:
         return self.path / "best" / f"member-{member}.safetensors"
@@ -265,7 +266,7 @@ def read_config(path: Path) -> dict[str, Any]:
     return config
 
 
-# Where the data and the pretrained weights lie may change as well: what they are is told by their fingerprints.
+# Where the data, the pretrained weights and the stylizer lie may change as well: fingerprints tell what they are.
 DECIDED_AT_START = ("precision", "version", "data", "root")
 
 
@@ -277,8 +278,8 @@ def changed_keys(stored: dict[str, Any], asked: dict[str, Any]) -> list[str]:
             continue
         if isinstance(asked[key], dict):
             was = stored.get(key) or {}
-            same_weights = stored.get("weights_fingerprint") == asked.get("weights_fingerprint")
-            moved = {"weights"} if same_weights else set()
+            told = {"weights": "weights_fingerprint", "stylizer": "stylizer_fingerprint"}
+            moved = {k for k, fingerprint in told.items() if stored.get(fingerprint) == asked.get(fingerprint)}
             changes += [f"{k}: {was.get(k)} → {v}" for k, v in asked[key].items() if was.get(k) != v and k not in moved]
         else:
             changes.append(f"{key}: {stored.get(key)} → {asked[key]}")

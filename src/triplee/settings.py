@@ -77,7 +77,14 @@ class Recipe(BaseModel):
         default=1.0, gt=0, le=1, description="smallest share of the area a random crop keeps; 1 = no crop"
     )
     flip: bool = Field(default=False, description="mirror half of the views, at random")
-    ops: Literal["basic", "fourier"] = "fourier"
+    ops: Literal["basic", "fourier", "style", "both"] = Field(
+        default="fourier", description="the 14 ops of ESAug alone, or with Fourier mix, AdaIN style or both"
+    )
+    stylizer: str = Field(
+        default="fit",
+        description="of the style op. fit: one on the source domains; a file of `triplee style fit`; or a folder with"
+        " vgg_normalised.pth and decoder.pth",
+    )
     cross_image_probability: float | None = Field(default=None, ge=0, le=1, description="null: every op equally likely")
     ops_per_view: int = Field(default=1, ge=1, le=14, description="1 = singular; more are applied in a row")
     translate_pixels: int = Field(default=10, ge=0)
@@ -106,7 +113,7 @@ class Recipe(BaseModel):
     @model_validator(mode="after")
     def _keys_fit_together(self) -> "Recipe":
         if self.cross_image_probability is not None and self.ops == "basic":
-            raise ValueError("cross_image_probability needs a cross-image op: set ops=fourier")
+            raise ValueError("cross_image_probability needs a cross-image op: set ops=fourier or ops=style")
         if self.supcon_weight > 0 and self.batch_size * self.replay == 1:
             raise ValueError(
                 "supervised contrast needs two views in a batch: raise batch_size or replay, or set supcon_weight=0"
@@ -118,6 +125,11 @@ class Recipe(BaseModel):
                 "batch_norm=frozen keeps what pretrained weights bring: set weights too, or leave it trained"
             )
         return self
+
+    @property
+    def restyles(self) -> bool:
+        """Whether views may be restyled, which takes a stylizer."""
+        return self.augment == "esaug" and self.ops in ("style", "both")
 
     def learning_rate(self, epoch: int) -> float:
         """The rate in force during `epoch` (counted from 0)."""

@@ -1,7 +1,7 @@
 """Carries out a Draw: pool images in, augmented uint8 views out (§ "ESAug"). The only place that knows how.
 
 Gather, crop, flip and the 14 ops are one pass: compiled code on a CPU, a kernel on a GPU, plain torch where neither
-runs; all three give the same bytes. Fourier and hue follow, on just the views that drew them.
+runs; all three give the same bytes. Fourier, hue and style follow, on just the views that drew them.
 Axes: N pool images, V views, C channels, H height, W width.
 """
 
@@ -15,9 +15,10 @@ from torch import Tensor
 
 from triplee.augment.available import find_kernels
 from triplee.augment.basic import crop_and_flip, crop_coefficients
-from triplee.augment.draw import FOURIER, HUE, Draw
+from triplee.augment.draw import FOURIER, HUE, STYLE, Draw
 from triplee.augment.fourier import mix_views
 from triplee.augment.ops import MAX_STRENGTH, OP_TABLE, OPS, argument_of, fixed_matrices, hue
+from triplee.augment.style import StyleTable
 from triplee.settings import InputError, nearest
 
 # From images (N,3,H,W), and per view: image number, op and argument, box and flip where there are any.
@@ -32,8 +33,11 @@ class Images(Protocol):
     def __getitem__(self, index: Tensor, /) -> Tensor: ...
 
 
-def apply_draw(pool_NCHW: Images, index_V: np.ndarray, draw: Draw) -> Tensor:
-    """The views of pool images `index_V` (one draw each), as uint8 on the pool's device."""
+def apply_draw(pool_NCHW: Images, index_V: np.ndarray, draw: Draw, styles: StyleTable | None = None) -> Tensor:
+    """The views of pool images `index_V` (one draw each), as uint8 on the pool's device.
+
+    The style op needs a table of `styles` with every partner that was drawn for it.
+    """
     device, num_ops = pool_NCHW.device, draw.op_VK.shape[1]
     one_pass = _fastest_pass(device.type)
     if isinstance(pool_NCHW, Tensor):
@@ -52,7 +56,7 @@ def apply_draw(pool_NCHW: Images, index_V: np.ndarray, draw: Draw) -> Tensor:
         (rest,) = (op_V >= len(OPS)).nonzero()
         if not len(rest):
             continue
-        mixed, turned = rest[op_V[rest] == FOURIER], rest[op_V[rest] == HUE]
+        mixed, turned, restyled = (rest[op_V[rest] == op] for op in (FOURIER, HUE, STYLE))
         if len(mixed):
             partners, partner_M = pool_NCHW, draw.partner_VK[mixed, k]
             if not isinstance(partners, Tensor):
@@ -61,6 +65,10 @@ def apply_draw(pool_NCHW: Images, index_V: np.ndarray, draw: Draw) -> Tensor:
         if len(turned):
             where = torch.from_numpy(turned).to(device)
             views[where] = hue(views[where], argument_V[turned])
+        if len(restyled):
+            if styles is None:
+                raise InputError("the style op needs a stylizer: fit one with `triplee style fit`")
+            styles.restyle_views(views, restyled, draw.partner_VK[restyled, k], argument_V[restyled])
     return views
 
 

@@ -13,9 +13,10 @@ import numpy as np
 from triplee.augment.ops import MAX_STRENGTH, OPS, argument_of
 from triplee.settings import Recipe
 
-FOURIER, HUE = len(OPS), len(OPS) + 1
-DRAWN_OPS = (*OPS, "fourier", "hue")
-CROSS_IMAGE_OPS = {"basic": (), "fourier": (FOURIER,)}
+FOURIER, HUE, STYLE = range(len(OPS), len(OPS) + 3)
+DRAWN_OPS = (*OPS, "fourier", "hue", "style")
+CROSS_IMAGE_OPS = {"basic": (), "fourier": (FOURIER,), "style": (STYLE,), "both": (FOURIER, STYLE)}
+STYLE_STRENGTH = 1.0  # what is random about a style is whose it is
 
 JITTER, GREY_PROBABILITY = 0.4, 0.1  # the field's standard augmentation
 CROP_RATIO = 4 / 3  # of a crop's sides, at most
@@ -23,7 +24,7 @@ CROP_RATIO = 4 / 3  # of a crop's sides, at most
 
 @dataclass(frozen=True)
 class Draw:
-    """The draws of V views. `op_VK` indexes DRAWN_OPS; `partner_VK` says which image a cross-image op mixes in."""
+    """The draws of V views. `op_VK` indexes DRAWN_OPS; `partner_VK` says which image a cross-image op takes from."""
 
     op_VK: np.ndarray
     argument_VK: np.ndarray  # float64
@@ -71,15 +72,20 @@ def draw_esaug(
     num_views: int,
     partners: np.ndarray,
     *,
+    labels: tuple[np.ndarray, np.ndarray] | None = None,
     ops: str = "fourier",
     cross_image_probability: float | None = None,
     ops_per_view: int = 1,
     translate_pixels: int = 10,
 ) -> Draw:
-    """Exactly `ops_per_view` ops of random strength for each view; cross-image ops take a partner from `partners`."""
+    """Exactly `ops_per_view` ops of random strength for each view; cross-image ops take a partner from `partners`.
+
+    The style op takes one of the view's own class, where `labels` tells those of the views and of the partners.
+    """
     shape = (num_views, ops_per_view)
     cross = np.array(CROSS_IMAGE_OPS[ops], dtype=np.int64)
-    op_VK = rng.integers(len(OPS) + len(cross), size=shape)
+    listed = np.concatenate([np.arange(len(OPS)), cross])
+    op_VK = listed[rng.integers(len(listed), size=shape)]
     if cross_image_probability is not None and len(cross):
         is_cross = rng.random(shape) < cross_image_probability
         op_VK = np.where(is_cross, cross[rng.integers(len(cross), size=shape)], rng.integers(len(OPS), size=shape))
@@ -90,8 +96,27 @@ def draw_esaug(
     if not len(cross):
         return Draw(op_VK, argument_VK, np.full(shape, -1))
     partner_VK = partners[rng.integers(len(partners), size=shape)]
-    is_fourier = op_VK == FOURIER
-    return Draw(op_VK, np.where(is_fourier, share_VK, argument_VK), np.where(is_fourier, partner_VK, -1))
+    is_style = op_VK == STYLE
+    if STYLE in cross and labels is not None:
+        partner_VK = np.where(is_style, _draw_classmates(rng, shape, partners, *labels), partner_VK)
+    argument_VK = np.where(op_VK == FOURIER, share_VK, np.where(is_style, STYLE_STRENGTH, argument_VK))
+    return Draw(op_VK, argument_VK, np.where(op_VK >= len(OPS), partner_VK, -1))
+
+
+def _draw_classmates(
+    rng: np.random.Generator,
+    shape: tuple[int, int],
+    partners: np.ndarray,
+    label_V: np.ndarray,
+    partner_label_P: np.ndarray,
+) -> np.ndarray:
+    """Partners of each view's own class, or any where it has none."""
+    order_P = np.argsort(partner_label_P, kind="stable")
+    first_V, after_V = (np.searchsorted(partner_label_P[order_P], label_V, side) for side in ("left", "right"))
+    alone_V = first_V == after_V
+    first_V, after_V = np.where(alone_V, 0, first_V), np.where(alone_V, len(partners), after_V)
+    place_VK = first_V[:, None] + np.floor(rng.random(shape) * (after_V - first_V)[:, None]).astype(np.int64)
+    return partners[order_P[place_VK]]
 
 
 def draw_standard(rng: np.random.Generator, num_views: int) -> Draw:
@@ -120,7 +145,13 @@ def draw_basic(rng: np.random.Generator, num_views: int, crop_area: float, flip:
     return {"box_V4": np.concatenate([corner_V2, size_V2], 1).astype(np.float32), "flip_V": flip_V}
 
 
-def draw_views(recipe: Recipe, rng: np.random.Generator, num_views: int, partners: np.ndarray) -> Draw:
+def draw_views(
+    recipe: Recipe,
+    rng: np.random.Generator,
+    num_views: int,
+    partners: np.ndarray,
+    labels: tuple[np.ndarray, np.ndarray] | None = None,
+) -> Draw:
     """The draws a recipe asks for, for `num_views` views."""
     basic = {} if recipe.augment == "none" else draw_basic(rng, num_views, recipe.crop_area, recipe.flip)
     if recipe.augment == "esaug":
@@ -128,6 +159,7 @@ def draw_views(recipe: Recipe, rng: np.random.Generator, num_views: int, partner
             rng,
             num_views,
             partners,
+            labels=labels,
             ops=recipe.ops,
             cross_image_probability=recipe.cross_image_probability,
             ops_per_view=recipe.ops_per_view,

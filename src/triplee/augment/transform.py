@@ -13,7 +13,8 @@ from torch import Tensor
 from torch.utils.data import default_collate
 
 from triplee.augment.apply import apply_draw
-from triplee.augment.draw import draw_esaug
+from triplee.augment.draw import STYLE, draw_esaug
+from triplee.augment.style import StyleTable, Stylizer
 from triplee.settings import InputError, make_recipe
 
 ImageLike = TypeVar("ImageLike", Tensor, Image.Image)
@@ -23,57 +24,69 @@ class ESAug:
     """Exactly one op of random strength per image: uint8 (3,H,W) or (N,3,H,W) tensor or PIL image in, same kind out.
 
     `ops="fourier"` mixes in other images: those of the same batch, or of `partners`, a uint8 tensor (P,3,H,W) of
-    source images, which a single image cannot do without.
+    source images, which a single image cannot do without. `ops="style"` and `"both"` take their style from such
+    images, of the same class where labels are given here and in the call, with a `stylizer` (`load_stylizer`).
     """
 
     def __init__(
         self,
-        ops: Literal["basic", "fourier"] = "fourier",
+        ops: Literal["basic", "fourier", "style", "both"] = "fourier",
         *,
         partners: Tensor | None = None,
+        partner_labels: Tensor | None = None,
+        stylizer: Stylizer | None = None,
         cross_image_probability: float | None = None,
         ops_per_view: int = 1,
         translate_pixels: int = 10,
     ) -> None:
         self.ops = ops
-        self.partners = partners
+        self.partners, self.stylizer = partners, stylizer
+        self.partner_labels = None if partner_labels is None else partner_labels.cpu().numpy()
         self.options = {
             "ops": ops,
             "cross_image_probability": cross_image_probability,
             "ops_per_view": ops_per_view,
             "translate_pixels": translate_pixels,
         }
-        make_recipe(self.options)  # refuses what a recipe would refuse
+        if make_recipe(self.options).restyles and stylizer is None:  # which also refuses what a recipe would refuse
+            raise InputError(f"ops={ops!r} restyles images: give ESAug stylizer=load_stylizer(FILE)")
 
-    def __call__(self, image: ImageLike) -> ImageLike:
+    def __call__(self, image: ImageLike, labels: Tensor | int | None = None) -> ImageLike:
         if isinstance(image, Image.Image):
-            view = self(_to_tensor(image))
+            view = self(_to_tensor(image), labels)
             return Image.fromarray(view.permute(1, 2, 0).numpy()).convert(image.mode)
         if image.dtype != torch.uint8 or image.ndim not in (3, 4) or image.shape[-3] != 3:
             raise InputError(f"ESAug takes uint8 (3,H,W) or (N,3,H,W), not {image.dtype} {tuple(image.shape)}")
         batch = image if image.ndim == 4 else image[None]
-        return self._views(batch).view_as(image)
+        if labels is None or self.stylizer is None:  # only a style has to be of the same class
+            return self._views(batch, None).view_as(image)
+        return self._views(batch, torch.as_tensor(labels).expand(len(batch)).cpu().numpy()).view_as(image)
 
-    def _views(self, batch: Tensor) -> Tensor:
+    def _views(self, batch: Tensor, label_V: np.ndarray | None) -> Tensor:
         num_views = len(batch)
         rng = np.random.Generator(np.random.Philox(int(torch.randint(2**62, (1,)))))
         if self.ops == "basic":
             return apply_draw(batch, np.arange(num_views), draw_esaug(rng, num_views, np.arange(0), **self.options))
         if self.partners is None and num_views == 1:
-            raise InputError("the fourier op mixes in another image: give ESAug partners=..., or call it on a batch")
-        images, partners = batch, np.arange(num_views)
+            raise InputError(
+                f"ops={self.ops!r} takes from other images: give ESAug partners=..., or call it on a batch"
+            )
+        images, partners, partner_labels = batch, np.arange(num_views), label_V
         if self.partners is not None:
             if self.partners.shape[1:] != batch.shape[1:]:
                 raise InputError(f"partners are {tuple(self.partners.shape[1:])}, images {tuple(batch.shape[1:])}")
-            partners = np.arange(num_views, num_views + len(self.partners))
-        draw = draw_esaug(rng, num_views, partners, **self.options)
+            partners, partner_labels = np.arange(num_views, num_views + len(self.partners)), self.partner_labels
+        labels = None if label_V is None or partner_labels is None else (label_V, partner_labels)
+        draw = draw_esaug(rng, num_views, partners, labels=labels, **self.options)
         if self.partners is not None:
             # Only the partners that were drawn join the images, so a large set of partners costs nothing per call.
             drawn = draw.partner_VK >= 0
             chosen = torch.from_numpy(draw.partner_VK[drawn] - num_views)
             images = torch.cat([batch, self.partners[chosen].to(batch.device)])
             draw.partner_VK[drawn] = np.arange(num_views, num_views + int(drawn.sum()))
-        return apply_draw(images, np.arange(num_views), draw)
+        lending = np.unique(draw.partner_VK[draw.op_VK == STYLE])
+        styles = StyleTable(self.stylizer, images, lending) if self.stylizer and len(lending) else None
+        return apply_draw(images, np.arange(num_views), draw, styles)
 
 
 class ReplayCollate:
@@ -92,7 +105,7 @@ class ReplayCollate:
         labels = default_collate([label for _, label in samples]).repeat_interleave(self.r, 0)
         if isinstance(self.transform, ESAug):
             images = torch.stack([_to_tensor(image) for image, _ in samples])
-            return self.transform(images.repeat_interleave(self.r, 0)), labels
+            return self.transform(images.repeat_interleave(self.r, 0), labels), labels
         views = [self.transform(image) for image, _ in samples for _ in range(self.r)]
         return default_collate(views), labels
 

@@ -48,10 +48,10 @@ def choose_recipe(name: str, changes: list[str], weights: Path | None = None) ->
 
 
 def _in_full(recipe: Recipe) -> Recipe:
-    """With the whole path of the weights, so that the run can go on from another working folder."""
-    if recipe.weights in ("none", "imagenet"):
-        return recipe
-    return make_recipe({"weights": str(user_path(recipe.weights).absolute())}, recipe)
+    """With the whole paths of its files, so that the run can go on from another working folder."""
+    named = {"weights": ("none", "imagenet"), "stylizer": ("fit",)}
+    paths = {key: getattr(recipe, key) for key, names in named.items() if getattr(recipe, key) not in names}
+    return make_recipe({key: str(user_path(path).absolute()) for key, path in paths.items()}, recipe)
 
 
 def _parse_value(text: str, change: str) -> Any:

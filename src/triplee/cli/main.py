@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from triplee import __version__
-from triplee.cli import data, verbs
+from triplee.cli import data, style, verbs
 from triplee.cli.printing import Stopped
 from triplee.settings import InputError
 
@@ -23,6 +23,7 @@ app = typer.Typer(
 for verb in (verbs.demo, verbs.train, verbs.evaluate, verbs.predict, verbs.recipes):
     app.command()(verb)
 app.add_typer(data.app, name="data")
+app.add_typer(style.app, name="style")
 
 # Typer's base for wrong options and arguments; which module it lives in differs between Typer's versions.
 UsageError: type[typer.BadParameter] = typer.BadParameter.__bases__[0]  # pyright: ignore[reportAssignmentType]

@@ -5,13 +5,14 @@ so unequal epochs cost nothing. Axes: M members, V views.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from triplee.augment.style import StyleTable
 from triplee.engine.epoch import MemberSpec, Share
 from triplee.engine.gpu import Chunk, GpuMembers, free_bytes
 from triplee.engine.windows import Windows
@@ -44,10 +45,11 @@ class BatchedMembers(GpuMembers):
         labels_N: np.ndarray,
         device: torch.device,
         precision: str,
+        styles: Mapping[int, StyleTable],
     ) -> None:
         from triplee.nets.digit_stack import DigitStack  # needs Triton
 
-        super().__init__(specs, images, labels_N, device)
+        super().__init__(specs, images, labels_N, device, styles)
         networks = [spec.build() for spec in specs.values()]
         first = next(iter(specs.values()))
         slots = max(1, free_bytes(device) // slot_bytes(first))

@@ -7,13 +7,14 @@ stream with memory of its own for activations; members of one lane take turns. A
 import gc
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from triplee.augment.style import StyleTable
 from triplee.engine.epoch import MemberSpec, Share
 from triplee.engine.gpu import Chunk, GpuMembers, free_bytes
 from triplee.engine.member import Member
@@ -33,8 +34,9 @@ class CapturedMembers(GpuMembers):
         labels_N: np.ndarray,
         device: torch.device,
         precision: str,
+        styles: Mapping[int, StyleTable],
     ) -> None:
-        super().__init__(specs, images, labels_N, device)
+        super().__init__(specs, images, labels_N, device, styles)
         self.members = {k: Member(spec, device, precision) for k, spec in specs.items()}
         self.rows = {k: torch.zeros(1, dtype=torch.int64, device=device) for k in specs}
         self.graphs: dict[tuple[int, int], torch.cuda.CUDAGraph] = {}

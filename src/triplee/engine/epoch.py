@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from triplee.augment import Draw, draw_views
+from triplee.augment.style import Stylizer
 from triplee.nets.network import Network, build_network
 from triplee.plan import EpochPlan, plan_epoch
 from triplee.seeding import generator
@@ -25,6 +26,9 @@ class MemberSpec:
     index: int  # which of the recipe's members, from 0
     train_N: np.ndarray  # pool indices of the source domains' training images
     num_classes: int
+    # For the style op, which takes its partners from the same class:
+    labels_N: np.ndarray | None = None  # of the pool
+    stylizer: Stylizer | None = None
 
     @property
     def views_per_step(self) -> int:
@@ -59,7 +63,8 @@ class Share:
         plan, recipe = spec.plan(epoch), spec.recipe
         index_V = np.repeat(plan.order_S, recipe.replay)
         rng = generator(spec.seed, "views", spec.index, epoch)
-        draw = draw_views(recipe, rng, len(index_V), spec.train_N)
+        labels = None if spec.labels_N is None else (spec.labels_N[index_V], spec.labels_N[spec.train_N])
+        draw = draw_views(recipe, rng, len(index_V), spec.train_N, labels)
         return cls(epoch, recipe.learning_rate(epoch), plan.bounds * recipe.replay, index_V, draw)
 
 

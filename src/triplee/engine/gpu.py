@@ -6,7 +6,7 @@ Axes: M members, V views of a step, S rows of the tables: two chunks of steps, f
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from triplee.augment import Draw, apply_draw
+from triplee.augment.style import StyleTable
 from triplee.engine.epoch import EpochProgress, Share
 from triplee.engine.member import MemberSpec
 from triplee.engine.windows import Windows
@@ -34,6 +35,7 @@ def make_executors(
     labels_N: np.ndarray,
     device: torch.device,
     precision: str,
+    styles: Mapping[int, StyleTable],
 ) -> "dict[int, Executor]":
     """Who trains which member: members that fit together are batched, the others are captured one by one."""
     from triplee.engine.batched import BatchedMembers, batch_key
@@ -46,7 +48,7 @@ def make_executors(
     for key, members in groups.items():
         kind = CapturedMembers if key is None else BatchedMembers
         own = {k: specs[k] for k in members}
-        executors |= dict.fromkeys(members, kind(own, images, labels_N, device, precision))
+        executors |= dict.fromkeys(members, kind(own, images, labels_N, device, precision, styles))
     return executors
 
 
@@ -79,8 +81,10 @@ class GpuMembers:
         images: Tensor | Windows,
         labels_N: np.ndarray,
         device: torch.device,
+        styles: Mapping[int, StyleTable],
     ) -> None:
         self.specs, self.images, self.labels_N, self.device = specs, images, labels_N, device
+        self.styles = styles
         self.place = {k: place for place, k in enumerate(specs)}  # a member's column in the tables
         self.feeding = torch.cuda.Stream(device)
         self.views_M = [spec.views_per_step for spec in specs.values()]
@@ -134,13 +138,15 @@ class GpuMembers:
         index = np.zeros((self.steps_at_once, len(self.specs), self.index.shape[2]), dtype=np.int64)
         labels, counts = np.zeros_like(index), np.ones(index.shape[:2], dtype=np.int32)
         next_view = half * self.half_views
-        alike: dict[object, list[tuple[np.ndarray, Draw]]] = {}
+        # Draws that are carried out at once are of one kind, with styles from one table.
+        kind_of = {k: (share.draw.kind, id(self.styles.get(k))) for k, (_, share) in parts.items()}
+        alike: dict[object, list[tuple[np.ndarray, Draw, StyleTable | None]]] = {}
         sizes: dict[int, np.ndarray] = {}
-        for k in sorted(parts, key=lambda k: (parts[k][1].draw.kind, k)):
+        for k in sorted(parts, key=lambda k: (kind_of[k], k)):
             step, share = parts[k]
             bounds = share.bounds[step : step + self.steps_at_once + 1]
             cut = slice(bounds[0], bounds[-1])
-            alike.setdefault(share.draw.kind, []).append((share.index_V[cut], share.draw[cut]))
+            alike.setdefault(kind_of[k], []).append((share.index_V[cut], share.draw[cut], self.styles.get(k)))
             sizes[k] = np.diff(bounds)
             within = np.arange(self.specs[k].views_per_step)
             place = np.minimum((bounds - bounds[0])[:-1, None] + within, bounds[-1] - bounds[0] - 1)
@@ -152,8 +158,8 @@ class GpuMembers:
         with torch.cuda.stream(self.feeding):
             next_view = half * self.half_views
             for group in alike.values():
-                index_V = np.concatenate([index_V for index_V, _ in group])
-                views = apply_draw(self.images, index_V, Draw.join([draw for _, draw in group]))
+                index_V = np.concatenate([index_V for index_V, *_ in group])
+                views = apply_draw(self.images, index_V, Draw.join([draw for _, draw, _ in group]), group[0][2])
                 self.views[next_view : next_view + len(views)].copy_(views)
                 next_view += len(views)
             for table, values in ((self.index, index), (self.labels, labels), (self.counts, counts)):

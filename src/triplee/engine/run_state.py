@@ -13,6 +13,7 @@ import numpy as np
 from torch import Tensor
 
 from triplee import __version__
+from triplee.augment.style import Stylizer
 from triplee.data.pool import Pool
 from triplee.data.split import Split
 from triplee.engine.ensemble import accuracies
@@ -34,9 +35,9 @@ class Run:
     recipe_name: str = "custom"
     seed: int = 0
 
-    def member_specs(self, num_classes: int) -> list[MemberSpec]:
-        train_N = self.split.train_N
-        return [MemberSpec(self.recipe, self.seed, k, train_N, num_classes) for k in range(self.recipe.members)]
+    def member_specs(self, pool: Pool, stylizer: Stylizer | None = None) -> list[MemberSpec]:
+        told = (self.split.train_N, len(pool.classes), pool.labels_N, stylizer)
+        return [MemberSpec(self.recipe, self.seed, k, *told) for k in range(self.recipe.members)]
 
 
 def tell_apart(runs: Sequence[Run]) -> list[str]:

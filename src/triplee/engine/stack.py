@@ -15,10 +15,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from triplee.augment.style import StyleTable
 from triplee.data.pool import MappedImages
 from triplee.engine.epoch import EpochProgress, MemberSpec, Share
 from triplee.engine.threads import ThreadedMembers
-from triplee.engine.windows import place_images
+from triplee.engine.windows import Windows, place_images
 from triplee.settings import Recipe
 
 
@@ -49,6 +50,21 @@ def native_precision(recipe: Recipe, device: torch.device) -> str:
     return "bfloat16" if has_native else "float32"
 
 
+def _style_tables(specs: Sequence[MemberSpec], images: Tensor | Windows, precision: str) -> dict[int, StyleTable]:
+    """For the members whose views may be restyled; those with the same stylizer share a table."""
+    users: dict[int, list[int]] = {}
+    for k, spec in enumerate(specs):
+        if spec.stylizer is not None:
+            users.setdefault(id(spec.stylizer), []).append(k)
+    tables: dict[int, StyleTable] = {}
+    for members in users.values():
+        stylizer = specs[members[0]].stylizer
+        index_R = np.unique(np.concatenate([specs[k].train_N for k in members]))
+        assert stylizer is not None
+        tables |= dict.fromkeys(members, StyleTable(stylizer, images, index_R, precision))
+    return tables
+
+
 class Stack:
     """The members of one or more runs over one pool."""
 
@@ -63,13 +79,14 @@ class Stack:
         started = time.perf_counter()
         self.specs = list(specs)
         images = place_images(images_NCHW, device)
+        styles = _style_tables(self.specs, images, precision)
         self.executors: dict[int, Executor] = {}
         if device.type == "cuda":
             from triplee.engine.gpu import make_executors  # needs a GPU, and Triton where there is one
 
-            self.executors = make_executors(self.specs, images, labels_N, device, precision)
+            self.executors = make_executors(self.specs, images, labels_N, device, precision, styles)
         else:
-            threaded = ThreadedMembers(self.specs, images, labels_N, device, precision)
+            threaded = ThreadedMembers(self.specs, images, labels_N, device, precision, styles)
             self.executors = dict.fromkeys(range(len(self.specs)), threaded)
         self._drawing = ThreadPoolExecutor(1, "draw")
         self._drawn: dict[tuple[int, int], Future[Share]] = {}

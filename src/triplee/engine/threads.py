@@ -7,7 +7,7 @@ thread each do not wait (bench/step.py). Axes: M members, N images, V views.
 import math
 import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from triplee.augment import apply_draw
+from triplee.augment.style import StyleTable
 from triplee.engine.epoch import EpochProgress, MemberSpec, Share
 from triplee.engine.member import Member
 from triplee.engine.windows import Windows
@@ -35,8 +36,9 @@ class ThreadedMembers:
         labels_N: np.ndarray,
         device: torch.device,
         precision: str,
+        styles: Mapping[int, StyleTable],
     ) -> None:
-        self.images_NCHW, self.labels_N = images_NCHW, torch.from_numpy(labels_N)
+        self.images_NCHW, self.labels_N, self.styles = images_NCHW, torch.from_numpy(labels_N), styles
         self.image_bytes = math.prod(images_NCHW.shape[1:])
         self.members = [Member(spec, device, precision) for spec in specs]
 
@@ -69,7 +71,7 @@ class ThreadedMembers:
         steps_at_once = AUGMENT_BYTES // (member.spec.views_per_step * self.image_bytes)
         bounds = share.bounds[first : first + max(1, steps_at_once) + 1]
         index_V = share.index_V[bounds[0] : bounds[-1]]
-        views = apply_draw(self.images_NCHW, index_V, share.draw[bounds[0] : bounds[-1]])
+        views = apply_draw(self.images_NCHW, index_V, share.draw[bounds[0] : bounds[-1]], self.styles.get(k))
         labels = self.labels_N[torch.from_numpy(index_V)]
         losses = []
         for start, stop in zip((bounds - bounds[0])[:-1], (bounds - bounds[0])[1:], strict=True):

@@ -23,7 +23,11 @@ from triplee.data.split import Split, split_pool
 from triplee.engine.epoch import EpochProgress
 from triplee.engine.run_state import Diverged, Folds, Run, RunState, tell_apart
 from triplee.engine.stack import Stack, native_precision
+from triplee.engine.style_fit import FitStopped, StyleFit
+from triplee.engine.stylizers import find_stylizer
 from triplee.nets.network import build_network
+from triplee.nets.stylizer import Stylizer
+from triplee.nets.stylizer_file import load_stylizer, stylizer_fingerprint
 from triplee.nets.weights import weights_fingerprint
 from triplee.runfolder import FORMAT, RunFolder
 from triplee.settings import InputError, Recipe, make_recipe
@@ -108,13 +112,14 @@ def _train(
             if folder.result_path.exists():
                 folder.state_path.unlink(missing_ok=True)  # of a run that was killed when it had just finished
                 outcomes[r] = folder.read_result()
-        unfinished = {r: folds_R[r] for r in range(len(runs)) if r not in outcomes}
-        found_R = _train_folds(pool, unfinished, observer, device, interrupted)
+        unfinished = [r for r in range(len(runs)) if r not in outcomes]
+        stylizers_R = _find_stylizers(pool, {folders[r]: runs[r] for r in unfinished}, observer, device, interrupted)
+        found_R = _train_folds(pool, {r: folds_R[r] for r in unfinished}, observer, device, interrupted)
         outcomes |= {r: found for r, found in found_R.items() if isinstance(found, Diverged)}
         ready = {r: found for r, found in found_R.items() if isinstance(found, Folds)}
         for precision in sorted({configs[r]["precision"] for r in ready}):
             together = [r for r in ready if configs[r]["precision"] == precision]
-            starts = [(runs[r], folders[r], configs[r], ready[r]) for r in together]
+            starts = [(runs[r], folders[r], configs[r], ready[r], stylizers_R.get(folders[r])) for r in together]
             ends = _train_together(pool, starts, device, precision, observer, interrupted)
             outcomes |= zip(together, ends, strict=True)
     return [outcomes[r] for r in range(len(runs))]
@@ -122,17 +127,17 @@ def _train(
 
 def _train_together(
     pool: Pool,
-    starts: list[tuple[Run, RunFolder, dict[str, Any], Folds]],
+    starts: list[tuple[Run, RunFolder, dict[str, Any], Folds, Stylizer | None]],
     device: torch.device,
     precision: str,
     observer: Observer,
     interrupted: threading.Event,
 ) -> list[dict[str, Any] | Diverged]:
     """One stack: it is gone, with its memory, when the next is built."""
-    specs = [spec for run, *_ in starts for spec in run.member_specs(len(pool.classes))]
+    specs = [spec for run, *_, stylizer in starts for spec in run.member_specs(pool, stylizer)]
     stack = Stack(specs, pool.images_NCHW, pool.labels_N, device, precision)
     states, first = [], 0
-    for run, folder, config, folds in starts:
+    for run, folder, config, folds, _ in starts:
         members = range(first, first + run.recipe.members)
         states.append(RunState(run, folder, config, folds, stack, members))
         first = members.stop
@@ -166,6 +171,37 @@ def _check(pool: Pool, runs: Sequence[Run]) -> list[list[Run]]:
         ]
         for run in runs
     ]
+
+
+def _find_stylizers(
+    pool: Pool,
+    runs: dict[RunFolder, Run],
+    observer: Observer,
+    device: torch.device,
+    interrupted: threading.Event,
+) -> dict[RunFolder, Stylizer]:
+    """For each run that restyles views its stylizer, fitted now where need be; equal ones are one object."""
+    known: dict[str, Stylizer] = {}
+    found = {}
+    for folder, run in runs.items():
+        if not run.recipe.restyles:
+            continue
+
+        def on_progress(done: int, total: int, run: Run = run) -> bool:
+            if done == 1:
+                domains = ", ".join(run.split.source_domains)
+                observer.note(f"fitting a stylizer on {domains} ({StyleFit.for_recipe(run.recipe).encoder} encoder)")
+                observer.start(0, total, 0, "")
+            observer.progress(done, None)
+            return interrupted.is_set()
+
+        domains, own_file = run.split.source_domains, folder.stylizer_path
+        try:
+            stylizer = find_stylizer(run.recipe, pool, domains, own_file, device, on_progress)
+        except FitStopped:
+            raise Interrupted from None
+        found[folder] = known.setdefault(stylizer_fingerprint(stylizer), stylizer)
+    return found
 
 
 def _train_folds(
@@ -289,8 +325,19 @@ def _config(pool: Pool, run: Run, device: torch.device) -> dict[str, Any]:
         "recipe_name": run.recipe_name,
         "recipe": run.recipe.model_dump(),
         "weights_fingerprint": weights_fingerprint(run.recipe),
+        "stylizer_fingerprint": _given_stylizer(run.recipe),
         "precision": native_precision(run.recipe, device),
     }
+
+
+def _given_stylizer(recipe: Recipe) -> str | None:
+    """What tells the user's stylizer from another; none where one is fitted, or none needed."""
+    if not recipe.restyles or recipe.stylizer == "fit":
+        return None
+    stylizer = load_stylizer(recipe.stylizer)
+    if recipe.image_size < stylizer.encoder.smallest:
+        raise InputError(f"image_size {recipe.image_size} is too small for the stylizer {recipe.stylizer}")
+    return stylizer_fingerprint(stylizer)
 
 
 @contextmanager

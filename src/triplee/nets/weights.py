@@ -78,7 +78,7 @@ def _read_once(recipe: Recipe) -> dict[str, Tensor]:
 @functools.lru_cache(maxsize=1)
 def _from_file(backbone: str, path: Path, _version: tuple[int, int]) -> dict[str, Tensor]:
     classifiers = classifier_names(backbone.removeprefix("timm:")) if backbone.startswith("timm:") else ("fc",)
-    return _state_dict(_read_file(path), path, classifiers)
+    return state_dict_of(read_weight_file(path), path, classifiers)
 
 
 @functools.lru_cache(maxsize=1)
@@ -113,10 +113,10 @@ def _imagenet(backbone: str, image_size: int) -> dict[str, Tensor]:
         raise _unreadable(path, error) from None
     if not found.startswith(digits):
         raise InputError(f"{path} is damaged (its SHA-256 begins {found[:8]}): delete it, or use --weights FILE")
-    return _state_dict(_read_file(path), path, ("fc",))
+    return state_dict_of(read_weight_file(path), path, ("fc",))
 
 
-def _read_file(path: Path) -> Any:
+def read_weight_file(path: Path) -> Any:
     """What the file holds, read without running anything in it."""
     try:
         with path.open("rb"):
@@ -138,7 +138,7 @@ def _read_file(path: Path) -> Any:
         raise InputError(f"{path} is no PyTorch weight file, or a damaged one: get it again") from None
 
 
-def _state_dict(content: Any, path: Path, classifiers: tuple[str, ...]) -> dict[str, Tensor]:
+def state_dict_of(content: Any, path: Path, classifiers: tuple[str, ...]) -> dict[str, Tensor]:
     """The backbone's float32 tensors, out of the wrappings that training scripts put around them."""
     for wrapper in ("state_dict", "model"):
         if isinstance(content, Mapping) and isinstance(content.get(wrapper), Mapping):
