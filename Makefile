@@ -39,6 +39,7 @@ types: setup ## basedpyright: types
 bench: setup ## measure speed again; results under bench/results/
 	$(BIN)/python bench/augment.py
 	$(BIN)/python bench/step.py
+	$(BIN)/python bench/style.py
 	$(BIN)/python bench/scaling.py
 	$(BIN)/python bench/startup.py
 

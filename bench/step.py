@@ -25,6 +25,7 @@ from triplee.data.split import split_pool
 from triplee.engine.epoch import EpochProgress, MemberSpec, Share
 from triplee.engine.stack import Stack, native_precision
 from triplee.engine.threads import AUGMENT_BYTES
+from triplee.nets.stylizer import Stylizer
 from triplee.recipes import find_recipe
 from triplee.seeding import generator
 from triplee.settings import Recipe, make_recipe
@@ -59,9 +60,18 @@ CASES = [
 class Trained:
     """A stack, and its epochs of `steps` steps for every member."""
 
-    def __init__(self, images: Tensor, labels_N: np.ndarray, train_N: np.ndarray, recipe: Recipe, steps: int) -> None:
+    def __init__(
+        self,
+        images: Tensor,
+        labels_N: np.ndarray,
+        train_N: np.ndarray,
+        recipe: Recipe,
+        steps: int,
+        stylizer: Stylizer | None = None,
+    ) -> None:
         chosen = np.random.default_rng(0).choice(train_N, recipe.members * steps * recipe.batch_size)
-        specs = [MemberSpec(recipe, 0, k, chosen, NUM_CLASSES) for k in range(recipe.members)]
+        told = (chosen, NUM_CLASSES, labels_N, stylizer)
+        specs = [MemberSpec(recipe, 0, k, *told) for k in range(recipe.members)]
         self.stack = Stack(specs, images, labels_N, DEVICE, native_precision(recipe, DEVICE))
         self.steps, self.epoch = steps, 0
 

@@ -36,6 +36,9 @@ NOTES = {
     " 12 % at 160 px on 12 streams, some 18 s in a PACS table of 20 epochs (136,000 member-steps), but takes 35 s to"
     " compile; at 224 px, where shapes were taken as dynamic, it was slower. The ESAug kernel gives the CPU's bytes;"
     " beside it, what a plain copy takes.",
+    "style-gpu": "What the style op costs: a stack that trains with it (one view in 15) against one with the 14 ops"
+    " alone, and restyling by itself against one view at a time, content and style encoded each time, as the authors'"
+    " code does. Stylizers with random weights, which cost the same.",
     "scaling-gpu": "One quantity at a time, digit networks on a GPU.",
     "augment": "ESAug on the CPU, against one view at a time through Pillow, normalised per view, and whoever else the"
     " columns name, each doing the same: one of 14 ops of random strength per view. Where a ratio is below 1 we lose."
@@ -46,6 +49,7 @@ NOTES = {
     "augment-gpu": "The same on a GPU, on resident images.",
     "step": "Three members of TripleE-Fourier on the embedded digits, on a CPU. The usual loop is Pillow views one by"
     " one and an eager float32 step in the same process. The share of augmentation was measured by itself.",
+    "style": "The same on a CPU, as for the GPU above.",
     "scaling": "One quantity at a time, digit networks on a CPU.",
     "startup": "Each in new processes; cold means with empty caches of compiled code.",
     "startup-gpu": "The same where there is a GPU.",
