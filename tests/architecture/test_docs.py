@@ -11,7 +11,12 @@ from triplee.cli import app
 from triplee.recipes import RECIPES
 
 ROOT = Path(__file__).parents[2]
-README = (ROOT / "README.md").read_text()
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+EXAMPLES = [
+    pytest.param(example, id=f"{page.stem} {number}")
+    for page in PAGES
+    for number, example in enumerate(re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL), 1)
+]
 
 
 def test_paper_to_code_names_existing_symbols() -> None:
@@ -21,15 +26,15 @@ def test_paper_to_code_names_existing_symbols() -> None:
         assert hasattr(import_module(module), symbol), f"{module}:{symbol}"
 
 
-@pytest.mark.parametrize("example", re.findall(r"```python\n(.*?)```", README, re.DOTALL), ids=["loop", "dataset"])
-def test_readme_examples_run(example: str) -> None:
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_examples_run(example: str) -> None:
     namespace: dict[str, object] = {}
-    exec(compile(example, "README.md", "exec"), namespace)
+    exec(compile(example, "example", "exec"), namespace)
     assert namespace["checked"] is True
 
 
 def test_links_lead_somewhere() -> None:
-    for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")):
+    for page in (*PAGES, ROOT / "CONTRIBUTING.md"):
         prose = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
         for link in re.findall(r"\]\((?!http)([^)#]+)", prose):
             assert (page.parent / link).exists(), f"{page.name} → {link}"
@@ -37,7 +42,7 @@ def test_links_lead_somewhere() -> None:
 
 def test_commands_and_recipes_in_the_docs_exist() -> None:
     verbs = set(get_command(app).commands)  # type: ignore[attr-defined]
-    for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
+    for page in PAGES:
         text = page.read_text()
         # A verb stands in a code block or in backquotes; what is planned is written without them.
         assert set(re.findall(r"(?:^|`)triplee ([a-z]+)", text, re.MULTILINE)) <= verbs, page.name

@@ -68,9 +68,9 @@ class StyleTable:
     ) -> None:
         """The op in place on the views `where_M`, each in the style of an image and with a strength of its own."""
         height, width = views_VCHW.shape[2:]
-        table = np.stack([where_M, self.row_N[partner_M], np.arange(len(where_M))])
+        places = np.stack([where_M, self.row_N[partner_M]])
         for chunk in self._chunks(np.arange(len(where_M)), views_VCHW.shape[2:]):
-            where, row, _ = torch.from_numpy(table[:, chunk]).to(self.device)
+            where, row = torch.from_numpy(places[:, chunk]).to(self.device)
             strength = torch.from_numpy(strength_M[chunk]).to(self.device, torch.float32)
             moved = move_statistics(self._encode(views_VCHW[where]), self.statistics_R2C[row], strength)
             with self._autocast():
