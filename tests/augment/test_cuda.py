@@ -8,10 +8,13 @@ import torch
 
 from triplee.augment import OPS, apply_draw, apply_op, draw_views
 from triplee.augment.draw import FOURIER
+from triplee.augment.style import StyleTable
 from triplee.data.pool import Pool
 from triplee.data.split import split_pool
 from triplee.engine.epoch import EpochProgress, MemberSpec
 from triplee.engine.stack import Stack
+from triplee.nets.stylizer import Stylizer
+from triplee.nets.stylizer_file import freeze
 from triplee.seeding import generator
 from triplee.settings import make_recipe
 
@@ -39,6 +42,19 @@ def test_views_equal_the_cpus(augment: str, digits: Pool) -> None:
     inexact = torch.from_numpy((draw.op_VK >= FOURIER).any(1))
     assert (difference[~inexact] == 0).all()
     assert (difference > 8).float().mean() < 1e-3
+
+
+def test_restyled_views_are_the_cpus_but_for_rounding(digits: Pool) -> None:
+    torch.manual_seed(0)
+    partners, index_V = np.arange(5000, 5400), np.arange(400) * 7
+    recipe = make_recipe({"ops": "style", "cross_image_probability": 1.0})
+    draw = draw_views(recipe, generator(0, "cuda"), len(index_V), partners)
+    stylizer, views = freeze(Stylizer("small")), []
+    for images in (digits.images_NCHW[:], digits.images_NCHW[:].cuda()):
+        table = StyleTable(stylizer.to(images.device), images, partners)
+        with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+            views.append(apply_draw(images, index_V, draw, table).cpu().int())
+    assert (views[0] - views[1]).abs().max() <= 1
 
 
 def test_a_member_learns_the_same_there(small: Pool) -> None:

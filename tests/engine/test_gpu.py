@@ -13,12 +13,13 @@ from observing import Silent
 
 from triplee.data.pool import Pool
 from triplee.data.split import split_pool
-from triplee.engine import batched, captured, gpu, windows
+from triplee.engine import batched, captured, gpu, style_fit, windows
 from triplee.engine.epoch import EpochProgress, MemberSpec, Share
 from triplee.engine.member import Member
 from triplee.engine.run_state import Run
 from triplee.engine.stack import Stack
 from triplee.engine.train import Interrupted, train_runs
+from triplee.runfolder import RunFolder
 from triplee.settings import InputError, make_recipe
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -281,3 +282,26 @@ def test_runs_are_interrupted_and_resumed(small_32: Pool, tmp_path: Path) -> Non
     whole = [replace(run, out=tmp_path / f"{run.split.target}-whole") for run in runs]
     expected = train_runs(small_32, whole, observer=Silent(), device=GPU)
     assert [result["accuracy"] for result in results] == [result["accuracy"] for result in expected]
+
+
+def test_runs_with_styles_of_their_own_share_a_stack(
+    small_32: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two targets, two stylizers, and a run without any, together; fitted there."""
+    monkeypatch.setattr(style_fit, "STEPS", 4)
+    monkeypatch.setenv("TRIPLEE_CACHE", str(tmp_path / "cache"))
+    runs = [
+        Run(
+            split_pool(small_32, target, 0),
+            make_recipe({"epochs": 2, "ops": ops, **BATCHED}),
+            tmp_path / f"{target}-{ops}",
+        )
+        for target, ops in (("blue", "style"), ("red", "both"), ("blue", "fourier"))
+    ]
+    observer = Silent()
+    results = train_runs(small_32, runs, observer=observer, device=GPU)
+    assert len(results) == 3 and sum("fitting" in note for note in observer.notes) == 2
+    alone = [replace(runs[0], out=tmp_path / "alone")]
+    train_runs(small_32, alone, observer=Silent(), device=GPU)
+    one, two = (RunFolder(run.out).read_metrics()[0]["cross_entropy"] for run in (runs[0], alone[0]))
+    assert one == pytest.approx(two, rel=1e-2)

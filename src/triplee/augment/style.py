@@ -69,6 +69,7 @@ class StyleTable:
         """The op in place on the views `where_M`, each in the style of an image and with a strength of its own."""
         height, width = views_VCHW.shape[2:]
         places = np.stack([where_M, self.row_N[partner_M]])
+        assert places.min(initial=0) >= 0, "an image lends its style without statistics"
         for chunk in self._chunks(np.arange(len(where_M)), views_VCHW.shape[2:]):
             where, row = torch.from_numpy(places[:, chunk]).to(self.device)
             strength = torch.from_numpy(strength_M[chunk]).to(self.device, torch.float32)
