@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from triplee import __version__
 from triplee.data.pool import Pool
 from triplee.data.split import Split
+from triplee.engine.calibration import calibrate
 from triplee.engine.ensemble import accuracies
 from triplee.engine.epoch import EpochProgress, MemberSpec
 from triplee.engine.events import open_events
@@ -193,12 +195,23 @@ class RunState:
                 place = f"epoch {self.epoch + 1}, step {step}, member {index + 1}"
                 raise Diverged(f"the loss became NaN or infinite at {place}: lower lr and choose another --out{kept}")
 
-    def finish(self, progress: EpochProgress) -> dict[str, Any]:
+    def finish(self, progress: EpochProgress, pool: Pool) -> dict[str, Any]:
         """Write the result; the state, of no more use, goes."""
         self.save(progress)
-        seconds = round(time.monotonic() - self._began + self.folds.seconds, 2)
         result = make_result(self.rows, self.run.recipe.selection, self.config)
+        result["calibration"] = self._calibrate(pool)
+        seconds = round(time.monotonic() - self._began + self.folds.seconds, 2)
         result = {**result, "seconds": seconds, "version": __version__}
         self.folder.write_result(result)
         self.folder.state_path.unlink(missing_ok=True)
         return result
+
+    def _calibrate(self, pool: Pool) -> dict[str, float]:
+        """Of the ensemble of the best epoch, whose weights the members take over from disk: their training is done."""
+        for index, k in enumerate(self.members):
+            weights, _ = read_tensors(self.folder.member_path(index))
+            self.stack.load_member_tensors(k, {f"network.{name}": tensor for name, tensor in weights.items()})
+        val_N, target_N = self.run.split.val_N, self.run.split.target_N
+        val_NC, target_NC = self.predict().cpu().mean(0).split([len(val_N), len(target_N)])
+        labels_N = torch.from_numpy(pool.labels_N)
+        return calibrate(val_NC, labels_N[val_N], target_NC, labels_N[target_N])

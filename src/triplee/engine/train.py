@@ -5,11 +5,10 @@ A run's numbers do not depend on the others in the stack. Reads top to bottom: `
 `run_state.py` what it does for each run.
 """
 
-import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,6 +20,7 @@ from triplee import __version__
 from triplee.data.pool import Pool
 from triplee.data.split import Split, split_pool
 from triplee.engine.epoch import EpochProgress
+from triplee.engine.interrupt import stop_on_interrupt
 from triplee.engine.run_state import Diverged, Folds, Run, RunState, tell_apart
 from triplee.engine.stack import Stack, native_precision
 from triplee.nets.network import build_network
@@ -76,7 +76,7 @@ def train_runs(
     stops by itself, and is reported when the others are done.
     """
     device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    with _stop_on_interrupt() as interrupted:
+    with stop_on_interrupt() as interrupted:
         outcomes = _train(pool, runs, observer, resume, device, interrupted)
     failures = {run.out: o for run, o in zip(runs, outcomes, strict=True) if isinstance(o, Diverged)}
     if failures:
@@ -224,7 +224,7 @@ def _train_stack(
             if outputs is not None:
                 rows[state] = state.finish_epoch(progress, pool, outputs)
             if state.is_finished:
-                outcomes[state] = state.finish(progress)
+                outcomes[state] = state.finish(progress, pool)
         except Diverged as failure:
             outcomes[state] = failure
 
@@ -291,19 +291,3 @@ def _config(pool: Pool, run: Run, device: torch.device) -> dict[str, Any]:
         "weights_fingerprint": weights_fingerprint(run.recipe),
         "precision": native_precision(run.recipe, device),
     }
-
-
-@contextmanager
-def _stop_on_interrupt() -> Iterator[threading.Event]:
-    """Ctrl-C, a polite kill and a closed terminal set the event instead of breaking off in the middle of a step."""
-    stop = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield stop
-        return
-    signals = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
-    before = {number: signal.signal(number, lambda *_: stop.set()) for number in signals}
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
