@@ -237,23 +237,25 @@ class RunFolder:
 
     def read_result(self) -> dict[str, Any]:
         try:
-            result = json.loads(self.result_path.read_bytes())
+            result: Any = json.loads(self.result_path.read_bytes())
         except FileNotFoundError:
             raise InputError(f"{self.path} has no result yet: finish it with --resume") from None
         except ValueError:
             result = None
-        is_whole = isinstance(result, dict) and all(isinstance(result.get(k), t) for k, t in RESULT_TYPES.items())
-        if (
-            not is_whole
-            or result["selection"] not in get_args(Selection)
-            or not is_calibration(result.get("calibration"))
-        ):
+        if not is_result(result):
             raise InputError(f"{self.result_path} is damaged: restore it, or train again")
         return result
 
     def write_result(self, result: dict[str, Any]) -> None:
         text = json.dumps(result, indent=2, ensure_ascii=False) + "\n"
         write_atomically(self.result_path, text.encode(errors="backslashreplace"))  # file names need not be Unicode
+
+
+def is_result(value: Any) -> bool:
+    """Whether this is what a finished run says of itself."""
+    if not isinstance(value, dict) or any(not isinstance(value.get(key), kind) for key, kind in RESULT_TYPES.items()):
+        return False
+    return value["selection"] in get_args(Selection) and is_calibration(value.get("calibration"))
 
 
 def is_calibration(value: Any) -> bool:

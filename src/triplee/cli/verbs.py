@@ -6,7 +6,16 @@ from typing import Annotated
 import typer
 import yaml
 
-from triplee.cli.choices import DataArgument, Device, Root, SkipBad, choose_device, choose_recipe, load_pool
+from triplee.cli.choices import (
+    DataArgument,
+    Device,
+    Root,
+    SkipBad,
+    choose_device,
+    choose_recipe,
+    load_own_pool,
+    load_pool,
+)
 from triplee.cli.printing import Stopped, percentages, print_table, warn
 from triplee.progress import make_observer
 from triplee.settings import Recipe
@@ -124,11 +133,11 @@ def evaluate(
     from triplee.engine.loading import load
 
     classifier = load(run, choose_device(device))
-    own_root = classifier.config.get("root")
-    root = root or (Path(own_root) if own_root and data is None else None)
-    pool = load_pool(data or classifier.config["data"], classifier.recipe.image_size, root, skip_bad)
+    size = classifier.recipe.image_size
+    own = data is None
+    pool = load_own_pool(run, classifier.config, size, root, skip_bad) if own else load_pool(data, size, root, skip_bad)
     rows = []
-    for score in evaluate_run(classifier, pool, own_data=data is None, domain=domain):
+    for score in evaluate_run(classifier, pool, own_data=own, domain=domain):
         rows.append(
             [score.domain, score.role, str(score.num_images), f"{score.accuracy:.2f} %", percentages(score.members)]
         )

@@ -21,8 +21,7 @@ from triplee.data.decode import decode_image, decode_picture
 from triplee.data.pool import MappedImages
 from triplee.engine.calibration import temper
 from triplee.engine.ensemble import Ensemble
-from triplee.nets.network import Network
-from triplee.settings import InputError, Recipe
+from triplee.settings import InputError, Recipe, make_recipe
 
 BATCH_BYTES = 4 << 20
 
@@ -43,18 +42,20 @@ class Classifier(nn.Module):
 
     def __init__(
         self,
-        networks: Sequence[Network],
+        networks: Sequence[nn.Module],
         recipe: Recipe,
         config: dict[str, Any],
         *,
         epoch: int,
         temperature: float = 1.0,
         precision: str = "float32",
+        result: dict[str, Any] | None = None,
     ) -> None:
+        """`result`: what the run measured, where it has been finished."""
         super().__init__()
         self.ensemble = Ensemble(networks)
         self.recipe, self.config, self.epoch = recipe, config, epoch
-        self.temperature, self.precision = temperature, precision
+        self.temperature, self.precision, self.result = temperature, precision, result
         self.eval()
 
     @property
@@ -69,6 +70,14 @@ class Classifier(nn.Module):
     def device(self) -> torch.device:
         return next(self.parameters()).device
 
+    def member(self, index: int) -> "Classifier":
+        """One member by itself, uncalibrated: the temperature is the ensemble's."""
+        if not 0 <= index < self.num_members:
+            raise InputError(f"member {index} does not exist: members are counted from 0 to {self.num_members - 1}")
+        recipe = make_recipe({"members": 1}, self.recipe)
+        networks = [self.ensemble.models[index]]
+        return Classifier(networks, recipe, self.config, epoch=self.epoch, precision=self.precision)
+
     def forward(self, images_NCHW: Tensor) -> Tensor:
         """Calibrated probabilities; images that are not of the network's size are squashed to it, as files are."""
         with self._autocast():
@@ -76,9 +85,15 @@ class Classifier(nn.Module):
         return temper(probabilities_NC, self.temperature)
 
     def resize(self, images_NCHW: Tensor) -> Tensor:
-        """To image_size², in whole grey levels; within one level of what Pillow makes of them."""
+        """To image_size², within one grey level of what Pillow makes of them; not rounded, which would jump at ties."""
         size = (self.recipe.image_size, self.recipe.image_size)
-        return F.interpolate(images_NCHW.float(), size, mode="bilinear", antialias=True).round()
+        return F.interpolate(images_NCHW.float(), size, mode="bilinear", antialias=True)
+
+    @torch.no_grad()
+    def teach(self, views_NCHW: Tensor) -> Tensor:
+        """The mean softmax (N,C) of the members on views of the right size: what a student learns."""
+        with self._autocast():
+            return self.ensemble(views_NCHW)
 
     @torch.inference_mode()
     def probabilities(self, images_NCHW: Tensor | MappedImages, index_N: np.ndarray) -> Tensor:
@@ -125,7 +140,7 @@ class Classifier(nn.Module):
                 raise InputError(
                     f"images are uint8 tensors of shape (3,H,W) or (N,3,H,W), not {image.dtype} {tuple(image.shape)}"
                 )
-            return self.resize(image[None])[0].to("cpu", torch.uint8)
+            return self.resize(image[None])[0].round().to("cpu", torch.uint8)
         size = self.recipe.image_size
         pixels = decode_picture(image, size) if isinstance(image, Image.Image) else decode_image(Path(image), size)
         return torch.from_numpy(pixels)

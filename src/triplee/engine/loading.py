@@ -38,12 +38,19 @@ def _load_run(path: Path, device: torch.device) -> Classifier:
         epochs.add(metadata["epoch"])
     if len(epochs) > 1:
         raise InputError(f"{path} was cut off while saving its best epoch: finish it with `triplee train … --resume`")
-    calibration = folder.read_result().get("calibration") if folder.result_path.exists() else None
-    temperature = _temperature_of(calibration)
+    result = folder.read_result() if folder.result_path.exists() else None
+    temperature = _temperature_of(result.get("calibration") if result else None)
     # Emulated, bfloat16 is slower than float32: a run trained on a GPU is used on a CPU in float32.
     precision = native_precision(recipe, device) if config["precision"] == "bfloat16" else "float32"
-    classifier = Classifier(networks, recipe, config, epoch=epochs.pop(), temperature=temperature, precision=precision)
-    return classifier.to(device)
+    return Classifier(
+        networks,
+        recipe,
+        config,
+        epoch=epochs.pop(),
+        temperature=temperature,
+        precision=precision,
+        result=result,
+    ).to(device)
 
 
 def _load_hub(path: Path) -> Classifier:

@@ -35,6 +35,7 @@ class Run:
     out: Path
     recipe_name: str = "custom"
     seed: int = 0
+    teacher: Path | None = None  # the folder of a run whose outputs are learned instead of the labels
 
     def member_specs(self, num_classes: int) -> list[MemberSpec]:
         train_N = self.split.train_N

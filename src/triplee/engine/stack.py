@@ -59,17 +59,18 @@ class Stack:
         labels_N: np.ndarray,
         device: torch.device,
         precision: str,
+        teacher: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
         started = time.perf_counter()
         self.specs = list(specs)
         images = place_images(images_NCHW, device)
         self.executors: dict[int, Executor] = {}
-        if device.type == "cuda":
+        if device.type == "cuda" and teacher is None:
             from triplee.engine.gpu import make_executors  # needs a GPU, and Triton where there is one
 
             self.executors = make_executors(self.specs, images, labels_N, device, precision)
         else:
-            threaded = ThreadedMembers(self.specs, images, labels_N, device, precision)
+            threaded = ThreadedMembers(self.specs, images, labels_N, device, precision, teacher)
             self.executors = dict.fromkeys(range(len(self.specs)), threaded)
         self._drawing = ThreadPoolExecutor(1, "draw")
         self._drawn: dict[tuple[int, int], Future[Share]] = {}

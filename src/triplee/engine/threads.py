@@ -35,7 +35,10 @@ class ThreadedMembers:
         labels_N: np.ndarray,
         device: torch.device,
         precision: str,
+        teacher: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
+        """With a teacher, what it makes of the views takes the place of their labels (engine/fuse.py)."""
+        self.teacher = teacher
         self.images_NCHW, self.labels_N = images_NCHW, torch.from_numpy(labels_N)
         self.image_bytes = math.prod(images_NCHW.shape[1:])
         self.members = [Member(spec, device, precision) for spec in specs]
@@ -70,10 +73,10 @@ class ThreadedMembers:
         bounds = share.bounds[first : first + max(1, steps_at_once) + 1]
         index_V = share.index_V[bounds[0] : bounds[-1]]
         views = apply_draw(self.images_NCHW, index_V, share.draw[bounds[0] : bounds[-1]])
-        labels = self.labels_N[torch.from_numpy(index_V)]
+        targets = self.teacher(views) if self.teacher else self.labels_N[torch.from_numpy(index_V)]
         losses = []
         for start, stop in zip((bounds - bounds[0])[:-1], (bounds - bounds[0])[1:], strict=True):
-            losses.append(member.step(views[start:stop], labels[start:stop]))
+            losses.append(member.step(views[start:stop], targets[start:stop]))
             if after_step():
                 break
         progress.add(k, torch.stack(losses).tolist())

@@ -21,6 +21,7 @@ from triplee.data.pool import Pool
 from triplee.data.split import Split, split_pool
 from triplee.engine.epoch import EpochProgress
 from triplee.engine.interrupt import stop_on_interrupt
+from triplee.engine.loading import load
 from triplee.engine.run_state import Diverged, Folds, Run, RunState, tell_apart
 from triplee.engine.stack import Stack, native_precision
 from triplee.nets.network import build_network
@@ -112,10 +113,11 @@ def _train(
         found_R = _train_folds(pool, unfinished, observer, device, interrupted)
         outcomes |= {r: found for r, found in found_R.items() if isinstance(found, Diverged)}
         ready = {r: found for r, found in found_R.items() if isinstance(found, Folds)}
-        for precision in sorted({configs[r]["precision"] for r in ready}):
-            together = [r for r in ready if configs[r]["precision"] == precision]
+        alike = {r: (configs[r]["precision"], runs[r].teacher) for r in ready}
+        for precision, teacher in dict.fromkeys(alike.values()):
+            together = [r for r in ready if alike[r] == (precision, teacher)]
             starts = [(runs[r], folders[r], configs[r], ready[r]) for r in together]
-            ends = _train_together(pool, starts, device, precision, observer, interrupted)
+            ends = _train_together(pool, starts, device, precision, teacher, observer, interrupted)
             outcomes |= zip(together, ends, strict=True)
     return [outcomes[r] for r in range(len(runs))]
 
@@ -125,12 +127,14 @@ def _train_together(
     starts: list[tuple[Run, RunFolder, dict[str, Any], Folds]],
     device: torch.device,
     precision: str,
+    teacher: Path | None,
     observer: Observer,
     interrupted: threading.Event,
 ) -> list[dict[str, Any] | Diverged]:
     """One stack: it is gone, with its memory, when the next is built."""
     specs = [spec for run, *_ in starts for spec in run.member_specs(len(pool.classes))]
-    stack = Stack(specs, pool.images_NCHW, pool.labels_N, device, precision)
+    outputs_of = load(teacher, device).teach if teacher else None
+    stack = Stack(specs, pool.images_NCHW, pool.labels_N, device, precision, outputs_of)
     states, first = [], 0
     for run, folder, config, folds in starts:
         members = range(first, first + run.recipe.members)
@@ -288,6 +292,7 @@ def _config(pool: Pool, run: Run, device: torch.device) -> dict[str, Any]:
         "seed": run.seed,
         "recipe_name": run.recipe_name,
         "recipe": run.recipe.model_dump(),
+        "teacher": str(run.teacher.absolute()) if run.teacher else None,
         "weights_fingerprint": weights_fingerprint(run.recipe),
         "precision": native_precision(run.recipe, device),
     }
