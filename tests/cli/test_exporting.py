@@ -114,6 +114,9 @@ def test_what_cannot_be_exported_or_fused_is_one_line(
     line = f"the data of {moved} are no longer in {tmp_path / 'gone'}"
     assert_refused(call("fuse", moved, "--how", "soup", "--out", tmp_path / "out"), line)
     assert_refused(call("evaluate", moved), line, "--data")
+    fewer = Path(shutil.copytree(small_folder, tmp_path / "gone", ignore=shutil.ignore_patterns("0*.png")))
+    answer = call("fuse", moved, "--how", "distill", "--out", tmp_path / "out")
+    assert_refused(answer, f"{fewer} has changed since {moved} was trained on it")
     assert call("evaluate", moved, "--data", small_folder).returncode == 0
     assert_refused(call("fuse", finished.path, "--how", "broth"), "'soup', 'distill'")
     assert_refused(call("fuse", finished.path, "--how", "distill", "--set", "epoch=3"), "did you mean 'epochs'?")

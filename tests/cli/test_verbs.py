@@ -26,7 +26,7 @@ from triplee.runfolder import RunFolder
 def test_help_and_version(call: Call, triplee: Call) -> None:
     answer = triplee("--version")
     assert (answer.returncode, answer.stdout, answer.stderr) == (0, f"triplee {__version__}\n", "")
-    for verb in ("demo", "train", "evaluate", "predict", "recipes"):
+    for verb in ("demo", "train", "evaluate", "predict", "fuse", "export", "recipes"):
         answer = call(verb, "--help")
         assert answer.returncode == 0 and f"Example: triplee {verb}" in answer.stdout and answer.stderr == ""
     answer = call()

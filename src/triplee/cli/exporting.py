@@ -9,6 +9,7 @@ import typer
 from triplee.cli.choices import Device, Root, SkipBad, choose_device, load_own_pool, parse_changes
 from triplee.cli.printing import Stopped, print_table, warn
 from triplee.progress import make_observer
+from triplee.settings import InputError
 
 RunArgument = Annotated[Path, typer.Argument(help="run folder, or one from `triplee export --format hub`")]
 
@@ -73,15 +74,17 @@ def fuse(
     Example: triplee fuse runs/street --how distill --out runs/street-distill
     """
     from triplee.data.split import split_pool
-    from triplee.engine.fuse import check_fusible, distill, make_soup, student_recipe, weigh
+    from triplee.engine.fuse import check_data, distill, make_soup, student_recipe, weigh
     from triplee.engine.loading import load
     from triplee.engine.train import Interrupted
 
     where = choose_device(device)
     classifier = load(run, where)
-    check_fusible(classifier, run)
+    if classifier.num_members == 1:
+        raise InputError(f"{run} has one member: there is nothing to fuse")
     recipe = student_recipe(classifier.recipe, parse_changes(set_ or []))
     pool = load_own_pool(run, classifier.config, classifier.recipe.image_size, root, skip_bad)
+    check_data(classifier, run, pool)
     config = classifier.config
     split = split_pool(pool, config["target"], config["seed"], config.get("left_out"))
     out = out or run.with_name(f"{run.resolve().name}-{how}")

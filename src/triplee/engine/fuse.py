@@ -134,6 +134,7 @@ def weigh(classifiers: list[Classifier], pool: Pool, split: Split) -> list[Cost]
     return costs
 
 
-def check_fusible(classifier: Classifier, run: Path) -> None:
-    if classifier.num_members == 1:
-        raise InputError(f"{run} has one member: there is nothing to fuse")
+def check_data(classifier: Classifier, run: Path, pool: Pool) -> None:
+    """Other images would be split otherwise: what was trained on might be tested on."""
+    if pool.fingerprint != classifier.config["data_fingerprint"]:
+        raise InputError(f"{pool.name} has changed since {run} was trained on it: put it back as it was")

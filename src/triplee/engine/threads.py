@@ -73,10 +73,11 @@ class ThreadedMembers:
         bounds = share.bounds[first : first + max(1, steps_at_once) + 1]
         index_V = share.index_V[bounds[0] : bounds[-1]]
         views = apply_draw(self.images_NCHW, index_V, share.draw[bounds[0] : bounds[-1]])
-        targets = self.teacher(views) if self.teacher else self.labels_N[torch.from_numpy(index_V)]
+        labels = self.labels_N[torch.from_numpy(index_V)]
         losses = []
         for start, stop in zip((bounds - bounds[0])[:-1], (bounds - bounds[0])[1:], strict=True):
-            losses.append(member.step(views[start:stop], targets[start:stop]))
+            batch = views[start:stop]
+            losses.append(member.step(batch, self.teacher(batch) if self.teacher else labels[start:stop]))
             if after_step():
                 break
         progress.add(k, torch.stack(losses).tolist())

@@ -4,6 +4,7 @@ Comes in: a Classifier; goes out: a file that takes `images`, uint8 (N,3,H,W), a
 there is an ONNX runtime. It is written only after its outputs were compared with PyTorch's, where onnxruntime is there.
 """
 
+import copy
 import json
 import logging
 import warnings
@@ -26,7 +27,7 @@ def export_onnx(classifier: Classifier, path: Path) -> float | None:
     """Write the file; gives the largest difference from PyTorch's probabilities, none where it was not checked."""
     if path.exists():
         raise InputError(f"{path} exists: choose another --out")
-    classifier = classifier.to("cpu")
+    classifier = copy.deepcopy(classifier).to("cpu")
     classifier.precision = "float32"
     content = _convert(classifier)
     difference = _compare(classifier, content)
