@@ -42,6 +42,7 @@ bench: setup ## measure speed again; results under bench/results/
 	$(BIN)/python bench/style.py
 	$(BIN)/python bench/scaling.py
 	$(BIN)/python bench/startup.py
+	$(BIN)/python bench/predict.py
 
 docs: demo ## make performance.md and the demo's picture again
 	$(BIN)/python docs/make.py demo

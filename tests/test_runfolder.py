@@ -15,9 +15,10 @@ import torch
 import yaml
 
 from triplee.runfolder import (
+    CALIBRATION_KEYS,
     FORMAT,
     METRIC_KEYS,
-    RESULT_KEYS,
+    RESULT_TYPES,
     UNFINISHED,
     RunFolder,
     changed_keys,
@@ -326,11 +327,18 @@ def test_a_result_is_whole_or_one_line(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     with pytest.raises(InputError, match="has no result yet"):
         folder.read_result()
-    result: dict[str, Any] = {**dict.fromkeys(RESULT_KEYS, 1), "target": "ÿ", "data": os.fsdecode(b"/not/unicode\xff")}
+    words = {"recipe": "mine", "version": "1", "selection": "oracle", "target": "ÿ", "members": [1.5]}
+    calibration = {**dict.fromkeys(CALIBRATION_KEYS, 0.0), "temperature": 1.5}
+    result: dict[str, Any] = {**dict.fromkeys(RESULT_TYPES, 1), **words, "data": os.fsdecode(b"/not/unicode\xff")}
+    folder.write_result(result)
+    assert folder.read_result() == result  # of a version that did not calibrate
+    result["calibration"] = calibration
     folder.write_result(result)
     assert folder.read_result() == result
     whole = folder.result_path.read_bytes()
-    damaged = [whole[: len(whole) // 2], b"", b"null", b"[]", b"{}", b"\xff", whole.replace(b'"epoch"', b'"epoci"')]
+    damaged = [whole[: len(whole) // 2], b"", b"null", b"[]", b"{}", b"\xff"]
+    damaged += [whole.replace(word, word[:-2] + b'x"') for word in (b'"epoch"', b'"oracle"', b'"temperature"')]
+    damaged += [json.dumps({**result, "calibration": {**calibration, "temperature": t}}).encode() for t in (0, "1")]
     for content in [*damaged, json.dumps({**result, "epoch": 1})[:-1].encode()]:
         folder.result_path.write_bytes(content)
         with pytest.raises(InputError, match=r"result\.json is damaged: restore it, or train again"):

@@ -1,7 +1,8 @@
 """TripleE: domain generalization by episodic replay.
 
 Five drop-in pieces for somebody's own loop – ESAug, ReplayCollate, SupConLoss, PartSampler, Ensemble – and the
-functions under them in `triplee.augment`. They load when first used, so that importing the package costs nothing.
+functions under them in `triplee.augment`; and `load`, which gives a trained run for use. They load when first used,
+so that importing the package costs nothing.
 """
 
 from importlib import import_module
@@ -12,6 +13,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from triplee.augment import ESAug, ReplayCollate
     from triplee.engine.ensemble import Ensemble
+    from triplee.engine.loading import load
     from triplee.engine.losses import SupConLoss
     from triplee.nets.stylizer_file import load_stylizer
     from triplee.plan import PartSampler
@@ -22,11 +24,21 @@ _HOMES = {
     "SupConLoss": "triplee.engine.losses",
     "PartSampler": "triplee.plan",
     "Ensemble": "triplee.engine.ensemble",
+    "load": "triplee.engine.loading",
     "load_stylizer": "triplee.nets.stylizer_file",
     "augment": "triplee.augment",
 }
 
-__all__ = ["ESAug", "Ensemble", "PartSampler", "ReplayCollate", "SupConLoss", "__version__", "load_stylizer"]
+__all__ = [
+    "ESAug",
+    "Ensemble",
+    "PartSampler",
+    "ReplayCollate",
+    "SupConLoss",
+    "__version__",
+    "load",
+    "load_stylizer",
+]
 
 
 def __getattr__(name: str) -> Any:

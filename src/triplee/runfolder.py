@@ -1,17 +1,20 @@
 """The run folder: what a run leaves on disk, written so that a crash or a full disk never loses the last good state.
 
-Holds config.yaml, metrics.jsonl (a line per epoch), result.json, best/member-<k>.safetensors, state/ (resume) and
-TensorBoard events. Every file is written whole beside its place and then renamed into it.
+Holds config.yaml, metrics.jsonl (a line per epoch), result.json, best/member-<k>.safetensors, predictions.safetensors
+(for the target's images), state/ (resume) and TensorBoard events. Every file is written whole beside its place and then
+renamed into it.
 """
 
 import errno
 import hashlib
 import json
+import math
 import os
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, get_args
 
 import filelock
 import safetensors
@@ -20,17 +23,20 @@ import torch
 import yaml
 from torch import Tensor
 
-from triplee.settings import InputError
+from triplee.settings import InputError, Selection
 
 FORMAT = 1  # of the files in a run folder; raised when an older version could not read them
 UNFINISHED = ".unfinished"  # ends the name of a file that is still being written
 METRIC_KEYS = frozenset(
     {"epoch", "lr", "cross_entropy", "contrast", "val_accuracy", "val_members", "target_accuracy", "target_members"}
 )
-RESULT_KEYS = frozenset(
-    {"recipe", "data", "target", "seed", "selection", "accuracy", "val_accuracy", "epoch", "members"}
-    | {"last_accuracy", "oracle_accuracy", "seconds", "version"}
-)
+RESULT_TYPES: dict[str, type | UnionType] = {
+    **dict.fromkeys(("recipe", "data", "target", "selection", "version"), str),
+    **dict.fromkeys(("seed", "epoch"), int),
+    **dict.fromkeys(("accuracy", "val_accuracy", "last_accuracy", "oracle_accuracy", "seconds"), float | int),
+    "members": list,
+}
+CALIBRATION_KEYS = ("temperature", "val_error_before", "val_error", "target_error_before", "target_error")
 CONFIG_TYPES = {
     **dict.fromkeys(("version", "data", "data_fingerprint", "target", "recipe_name", "precision"), str),
     **dict.fromkeys(("format", "skipped_images", "seed"), int),
@@ -121,6 +127,7 @@ class RunFolder:
     result_path = property(lambda self: self.path / "result.json")
     state_path = property(lambda self: self.path / "state" / "last.safetensors")
     events_path = property(lambda self: self.path / "events")
+    predictions_path = property(lambda self: self.path / "predictions.safetensors")
     stylizer_path = property(lambda self: self.path / "stylizer.safetensors")
 
     def member_path(self, member: int) -> Path:
@@ -233,18 +240,33 @@ class RunFolder:
 
     def read_result(self) -> dict[str, Any]:
         try:
-            result = json.loads(self.result_path.read_bytes())
+            result: Any = json.loads(self.result_path.read_bytes())
         except FileNotFoundError:
             raise InputError(f"{self.path} has no result yet: finish it with --resume") from None
         except ValueError:
             result = None
-        if not isinstance(result, dict) or not result.keys() >= RESULT_KEYS:
+        if not is_result(result):
             raise InputError(f"{self.result_path} is damaged: restore it, or train again")
         return result
 
     def write_result(self, result: dict[str, Any]) -> None:
         text = json.dumps(result, indent=2, ensure_ascii=False) + "\n"
         write_atomically(self.result_path, text.encode(errors="backslashreplace"))  # file names need not be Unicode
+
+
+def is_result(value: Any) -> bool:
+    """Whether this is what a finished run says of itself."""
+    if not isinstance(value, dict) or any(not isinstance(value.get(key), kind) for key, kind in RESULT_TYPES.items()):
+        return False
+    return value["selection"] in get_args(Selection) and is_calibration(value.get("calibration"))
+
+
+def is_calibration(value: Any) -> bool:
+    """Whether this is what a run knows of its calibration; nothing, if it is unfinished or of an earlier version."""
+    if value is None:
+        return True
+    is_whole = isinstance(value, dict) and all(isinstance(value.get(key), float | int) for key in CALIBRATION_KEYS)
+    return is_whole and 0 < value["temperature"] < math.inf
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -256,6 +278,11 @@ def read_config(path: Path) -> dict[str, Any]:
         config = yaml.safe_load(file.read_text())
     except (yaml.YAMLError, UnicodeDecodeError):
         config = None
+    return check_config(config, path, file)
+
+
+def check_config(config: Any, path: Path, file: Path) -> dict[str, Any]:
+    """The config read from `file` in the folder `path`, if it is whole and of this version."""
     if isinstance(config, dict) and isinstance(config.get("format"), int) and config["format"] != FORMAT:
         raise InputError(
             f"{path} is of format {config['format']} (triplee {config.get('version')}), this version reads {FORMAT}:"

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 BACKBONES = ("digit-cnn", "resnet18", "resnet50")  # and timm:NAME
 WEIGHT_SUFFIXES = (".pth", ".pt", ".safetensors")
+Selection = Literal["source-val", "leave-one-out", "oracle"]
 
 
 class InputError(Exception):
@@ -89,7 +90,7 @@ class Recipe(BaseModel):
     ops_per_view: int = Field(default=1, ge=1, le=14, description="1 = singular; more are applied in a row")
     translate_pixels: int = Field(default=10, ge=0)
     ensemble: Literal["parts", "whole"] = "parts"
-    selection: Literal["source-val", "leave-one-out", "oracle"] = Field(
+    selection: Selection = Field(
         default="source-val", description="how the epoch is chosen; oracle looks at the target"
     )
     precision: Literal["auto", "float32", "bfloat16"] = Field(

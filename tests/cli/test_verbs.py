@@ -18,6 +18,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from triplee import __version__
 from triplee.data.pool import Pool
+from triplee.engine.selection import describe_calibration
 from triplee.recipes import DESCRIPTIONS, RECIPES
 from triplee.runfolder import RunFolder
 
@@ -25,7 +26,7 @@ from triplee.runfolder import RunFolder
 def test_help_and_version(call: Call, triplee: Call) -> None:
     answer = triplee("--version")
     assert (answer.returncode, answer.stdout, answer.stderr) == (0, f"triplee {__version__}\n", "")
-    for verb in ("demo", "train", "evaluate", "predict", "recipes"):
+    for verb in ("demo", "train", "evaluate", "predict", "fuse", "export", "recipes"):
         answer = call(verb, "--help")
         assert answer.returncode == 0 and f"Example: triplee {verb}" in answer.stdout and answer.stderr == ""
     answer = call()
@@ -59,6 +60,7 @@ def test_training_says_what_came_of_it(finished: TrainedRun) -> None:
         f"{finished.path}: epoch {result['epoch']} by training-domain validation ({result['val_accuracy']:.2f} %)",
         f"target blue: {result['accuracy']:.2f} %  members alone {' '.join(f'{m:.1f}' for m in result['members'])}",
         f"last epoch {result['last_accuracy']:.2f} %  oracle {result['oracle_accuracy']:.2f} %",
+        describe_calibration(result),
         "images: 108 to train, 12 to validate, 60 to test",
     ]
 
@@ -84,7 +86,7 @@ def test_on_a_terminal_a_bar_shows_loss_validation_and_time_left(small_folder: P
     pattern = r"epoch \d/4 [━╸╺ ]+ loss \d\.\d{3}  val \d+\.\d % \d:\d\d:\d\d left \d:\d\d:\d\d"
     assert sum(bool(re.fullmatch(pattern, bar)) for bar in bars) >= 3
     assert {bar[6] for bar in bars} == set("1234") and all(len(bar) <= 80 for bar in bars)
-    assert "oracle" in shown.splitlines()[-2] and "images" in shown.splitlines()[-1]
+    assert "oracle" in shown.splitlines()[-3] and "images" in shown.splitlines()[-1]
 
 
 def test_the_events_hold_the_metrics(finished: TrainedRun) -> None:

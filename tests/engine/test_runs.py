@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from observing import Silent, StopAfter
+from observing import Silent, StopAfter, lasting
 
 from triplee.data.pool import Pool
 from triplee.data.split import split_pool
@@ -51,7 +51,7 @@ def alone(small: Pool, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[s
     """What the three runs leave when each has a stack of its own."""
     out = tmp_path_factory.mktemp("alone")
     results = [train(small, [run])[0] for run in three_runs(small, out)]
-    return leftovers(out), [{**result, "seconds": 0} for result in results]
+    return leftovers(out), [lasting(result) for result in results]
 
 
 Alone = tuple[dict[str, bytes], list[dict[str, Any]]]
@@ -61,7 +61,7 @@ def test_a_run_in_company_is_the_run_alone(small: Pool, alone: Alone, tmp_path: 
     observer = Silent()
     results = train(small, three_runs(small, tmp_path), observer=observer)
     assert leftovers(tmp_path) == alone[0]
-    assert [{**result, "seconds": 0} for result in results] == alone[1]
+    assert [lasting(result) for result in results] == alone[1]
     assert observer.steps_done == observer.num_steps and observer.title == "3 runs in one stack"
     assert observer.names[:3] == [
         "mine, hold out blue, seed 0",

@@ -15,7 +15,7 @@ from observing import Silent, StopAfter
 from triplee.data.pool import Pool
 from triplee.data.split import split_pool
 from triplee.engine import train as train_module
-from triplee.engine.loading import load_run
+from triplee.engine.loading import load
 from triplee.engine.selection import best_epoch
 from triplee.engine.train import Interrupted, train_run
 from triplee.runfolder import RunFolder
@@ -58,7 +58,7 @@ def test_a_run_leaves_what_the_contract_says(small: Pool, tmp_path: Path) -> Non
 
 def test_the_kept_weights_give_the_reported_accuracy(small: Pool, tmp_path: Path) -> None:
     result = run(small, tmp_path / "run")
-    loaded = load_run(tmp_path / "run", CPU)
+    loaded = load(tmp_path / "run", CPU)
     assert loaded.epoch == result["epoch"]
     target_N = split_pool(small, "blue", 0).target_N
     probabilities = loaded.probabilities(small.images_NCHW, target_N)

@@ -23,12 +23,7 @@ def choose_recipe(name: str, changes: list[str], weights: Path | None = None) ->
     """The recipe named or read from a YAML file, with the `--set` changes; and what to call it."""
     from triplee.recipes import find_recipe
 
-    values: dict[str, Any] = {}
-    for change in changes:
-        key, equals, text = change.partition("=")
-        if not equals:
-            raise InputError(f"--set takes KEY=VALUE, not {change!r}")
-        values[key.strip()] = _parse_value(text, change)
+    values = parse_changes(changes)
     if weights is not None:
         values["weights"] = str(weights)
     if not name.endswith((".yaml", ".yml")):
@@ -45,6 +40,17 @@ def choose_recipe(name: str, changes: list[str], weights: Path | None = None) ->
     if isinstance(content.get("recipe"), dict):  # a run's config.yaml: run it again
         content, called = content["recipe"], str(content.get("recipe_name", called))
     return _in_full(make_recipe({**{str(key): value for key, value in content.items()}, **values})), called
+
+
+def parse_changes(changes: list[str]) -> dict[str, Any]:
+    """The values of `--set KEY=VALUE`, by key."""
+    values: dict[str, Any] = {}
+    for change in changes:
+        key, equals, text = change.partition("=")
+        if not equals:
+            raise InputError(f"--set takes KEY=VALUE, not {change!r}")
+        values[key.strip()] = _parse_value(text, change)
+    return values
 
 
 def _in_full(recipe: Recipe) -> Recipe:
@@ -87,3 +93,11 @@ def load_pool(data: str, image_size: int, root: Path | None, skip_bad: bool) -> 
     for note in pool.notes:
         warn(note)
     return pool
+
+
+def load_own_pool(run: Path, config: dict[str, Any], image_size: int, root: Path | None, skip_bad: bool) -> Any:
+    """The data a run was trained on, from where they were then unless `root` says otherwise."""
+    data, own_root = config["data"], config.get("root")
+    if Path(data).is_absolute() and not Path(data).exists():
+        raise InputError(f"the data of {run} are no longer in {data}: put them back (evaluate takes others, --data)")
+    return load_pool(data, image_size, root or (Path(own_root) if own_root else None), skip_bad)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from triplee import __version__
-from triplee.cli import data, style, verbs
+from triplee.cli import data, exporting, predicting, style, verbs
 from triplee.cli.printing import Stopped
 from triplee.settings import InputError
 
@@ -20,7 +20,15 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for verb in (verbs.demo, verbs.train, verbs.evaluate, verbs.predict, verbs.recipes):
+for verb in (
+    verbs.demo,
+    verbs.train,
+    verbs.evaluate,
+    predicting.predict,
+    exporting.fuse,
+    exporting.export,
+    verbs.recipes,
+):
     app.command()(verb)
 app.add_typer(data.app, name="data")
 app.add_typer(style.app, name="style")

@@ -1,26 +1,24 @@
-"""The verbs that train and use what was trained: demo, train, evaluate, predict, recipes."""
+"""The verbs that train and measure: demo, train, evaluate, recipes."""
 
-import csv
-import io
-import json
-import sys
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 import yaml
 
-from triplee.cli.choices import DataArgument, Device, Root, SkipBad, choose_device, choose_recipe, load_pool
+from triplee.cli.choices import (
+    DataArgument,
+    Device,
+    Root,
+    SkipBad,
+    choose_device,
+    choose_recipe,
+    load_own_pool,
+    load_pool,
+)
 from triplee.cli.printing import Stopped, percentages, print_table, warn
 from triplee.progress import make_observer
 from triplee.settings import Recipe
-
-
-class Format(StrEnum):
-    table = "table"
-    json = "json"
-    csv = "csv"
 
 
 def demo(
@@ -88,7 +86,7 @@ def train(
 
     chosen, name = choose_recipe(recipe or default_recipe(data), set_ or [], weights)
     from triplee.data.split import split_pool
-    from triplee.engine.selection import describe_selection
+    from triplee.engine.selection import describe_calibration, describe_selection
     from triplee.engine.train import Interrupted, train_run
 
     where = choose_device(device)
@@ -115,6 +113,7 @@ def train(
     print(f"{out}: {describe_selection(result)}")
     print(f"target {target}: {result['accuracy']:.2f} %  members alone {percentages(result['members'])}")
     print(f"last epoch {result['last_accuracy']:.2f} %  oracle {result['oracle_accuracy']:.2f} %")
+    print(describe_calibration(result))
     print(f"images: {len(split.train_N)} to train, {len(split.val_N)} to validate, {len(split.target_N)} to test")
 
 
@@ -131,49 +130,18 @@ def evaluate(
     Example: triplee evaluate runs/street --domain printed
     """
     from triplee.engine.evaluate import evaluate_run
-    from triplee.engine.loading import load_run
+    from triplee.engine.loading import load
 
-    loaded = load_run(run, choose_device(device))
-    own_root = loaded.config.get("root")
-    root = root or (Path(own_root) if own_root and data is None else None)
-    pool = load_pool(data or loaded.config["data"], loaded.recipe.image_size, root, skip_bad)
+    classifier = load(run, choose_device(device))
+    size = classifier.recipe.image_size
+    own = data is None
+    pool = load_own_pool(run, classifier.config, size, root, skip_bad) if own else load_pool(data, size, root, skip_bad)
     rows = []
-    for score in evaluate_run(loaded, pool, own_data=data is None, domain=domain):
+    for score in evaluate_run(classifier, pool, own_data=own, domain=domain):
         rows.append(
             [score.domain, score.role, str(score.num_images), f"{score.accuracy:.2f} %", percentages(score.members)]
         )
     print_table(["domain", "seen in training", "images", "ensemble", "members alone"], rows)
-
-
-def predict(
-    run: Annotated[Path, typer.Argument(help="run folder")],
-    images: Annotated[list[Path], typer.Argument(help="images or folders of images")],
-    format_: Annotated[Format, typer.Option("--format")] = Format.table,
-    skip_bad: SkipBad = False,
-    device: Device = None,
-) -> None:
-    """Class, confidence and the members' disagreement for each image.
-
-    Example: triplee predict runs/street photos/ --format csv
-    """
-    from triplee.engine.evaluate import predict_files
-    from triplee.engine.loading import load_run
-
-    predictions, skipped = predict_files(load_run(run, choose_device(device)), images, skip_bad)
-    for line in skipped:
-        print(f"triplee: skipped {line}", file=sys.stderr)
-    records = [p.as_record() for p in predictions]
-    if format_ == Format.json:
-        print(json.dumps(records, indent=2, ensure_ascii=False))
-    elif format_ == Format.csv:
-        buffer = io.StringIO()
-        writer = csv.DictWriter(buffer, ["image", "class", "confidence", "disagreement"], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(records)
-        print(buffer.getvalue(), end="")
-    else:
-        rows = [[r["image"], r["class"], f"{r['confidence']:.1%}", f"{r['disagreement']:.0%}"] for r in records]
-        print_table(["image", "class", "confidence", "disagreement"], rows)
 
 
 def recipes(name: Annotated[str | None, typer.Argument(help="show all values of this one, as YAML")] = None) -> None:

@@ -12,6 +12,7 @@ import logging
 import stat
 import threading
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -41,7 +42,7 @@ class BadImage(InputError):
 
     def __init__(self, source: Path, reason: str):
         super().__init__(f"cannot read image {source}: {reason}")
-        self.reason = reason
+        self.source, self.reason = source, reason
 
 
 def decode_image(source: Path, image_size: int) -> np.ndarray:
@@ -68,27 +69,49 @@ def decode_content(source: Path, content: bytes, image_size: int) -> np.ndarray:
     """As `decode_image`, for bytes already read from `source`."""
     if not content:
         raise BadImage(source, "the file is empty")
+    with _naming(source), _PILLOW, Image.open(io.BytesIO(content), formats=_FORMATS) as image:
+        _check(source, image)
+        # A JPEG may be decoded at 1/2, 1/4 or 1/8: not below twice the size, so that ours is still the resize.
+        reduced = image.draft(None, (2 * image_size, 2 * image_size))
+        return _to_pixels(image, image_size, reduced[1] if reduced else None)
+
+
+def decode_picture(picture: Image.Image, image_size: int) -> np.ndarray:
+    """As `decode_image`, for what somebody else has opened or made with Pillow."""
+    source = Path(getattr(picture, "filename", "") or "in memory")
+    with _naming(source), _PILLOW:
+        _check(source, picture)
+        return _to_pixels(picture, image_size, None)
+
+
+@contextlib.contextmanager
+def _naming(source: Path) -> Iterator[None]:
+    """Whatever goes wrong in decoding is a BadImage of that name."""
     try:
-        with _PILLOW, Image.open(io.BytesIO(content), formats=_FORMATS) as image:
-            if image.width * image.height > MAX_PIXELS:
-                raise BadImage(source, f"{image.width} × {image.height} is over {MAX_PIXELS // 10**6} megapixels")
-            if image.mode == "F":
-                raise BadImage(source, "floating-point pixels have no agreed range, save it with 8 or 16 bits")
-            # A JPEG may be decoded at 1/2, 1/4 or 1/8: not below twice the size, so that ours is still the resize.
-            reduced = image.draft(None, (2 * image_size, 2 * image_size))
-            image.load()
-            rgb = _to_rgb(image)
-            if rgb.size != (image_size, image_size):
-                box = reduced[1] if reduced else None  # its true extent: half of 1067 rows is no whole number
-                rgb = rgb.resize((image_size, image_size), Image.Resampling.BILINEAR, box)
-            rgb = _turn_upright(rgb, image)
-            return np.ascontiguousarray(np.asarray(rgb).transpose(2, 0, 1))
+        yield
     except (BadImage, MemoryError):
         raise
     except UnidentifiedImageError:
         raise BadImage(source, "not an image, or its start is damaged") from None
     except Exception as error:  # Pillow's decoders meet damaged files with errors of a dozen kinds
         raise BadImage(source, " ".join(str(error).split()) or type(error).__name__) from None
+
+
+def _check(source: Path, image: Image.Image) -> None:
+    if image.width * image.height > MAX_PIXELS:
+        raise BadImage(source, f"{image.width} × {image.height} is over {MAX_PIXELS // 10**6} megapixels")
+    if image.mode == "F":
+        raise BadImage(source, "floating-point pixels have no agreed range, save it with 8 or 16 bits")
+
+
+def _to_pixels(image: Image.Image, image_size: int, box: tuple[float, float, float, float] | None) -> np.ndarray:
+    """`box`: the true extent of an image that was decoded smaller, as half of 1067 rows is no whole number."""
+    image.load()
+    rgb = _to_rgb(image)
+    if rgb.size != (image_size, image_size):
+        rgb = rgb.resize((image_size, image_size), Image.Resampling.BILINEAR, box)
+    rgb = _turn_upright(rgb, image)
+    return np.ascontiguousarray(np.asarray(rgb).transpose(2, 0, 1))
 
 
 class _PillowSettings:

@@ -4,10 +4,11 @@ A member is told by its recipe, seed, number and training indices, never by its 
 Axes: M members, N images, V views.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from torch import Tensor
 
 from triplee.augment import Draw, draw_views
 from triplee.augment.style import Stylizer
@@ -26,9 +27,9 @@ class MemberSpec:
     index: int  # which of the recipe's members, from 0
     train_N: np.ndarray  # pool indices of the source domains' training images
     num_classes: int
-    # For the style op, which takes its partners from the same class:
-    labels_N: np.ndarray | None = None  # of the pool
+    labels_N: np.ndarray | None = None  # of the pool: the style op takes its partners from the same class
     stylizer: Stylizer | None = None
+    teacher: Callable[[Tensor], Tensor] | None = None  # whose outputs on views are learned instead of labels
 
     @property
     def views_per_step(self) -> int:

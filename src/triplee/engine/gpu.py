@@ -6,7 +6,7 @@ Axes: M members, V views of a step, S rows of the tables: two chunks of steps, f
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -30,7 +30,7 @@ MOST_STEPS = 1024
 
 
 def make_executors(
-    specs: Sequence[MemberSpec],
+    specs: Mapping[int, MemberSpec],
     images: Tensor | Windows,
     labels_N: np.ndarray,
     device: torch.device,
@@ -42,7 +42,7 @@ def make_executors(
     from triplee.engine.captured import CapturedMembers
 
     groups: dict[object, list[int]] = {}
-    for k, spec in enumerate(specs):
+    for k, spec in specs.items():
         groups.setdefault(batch_key(spec, precision), []).append(k)
     executors: dict[int, Executor] = {}
     for key, members in groups.items():

@@ -1,67 +1,95 @@
-"""A trained run, read back for use: its ensemble, classes and input size.
+"""Reads a trained run back for use, from its run folder or from a folder in the layout of the Hugging Face Hub.
 
-Comes in: a run folder; goes out: a LoadedRun whose `probabilities` takes uint8 images (N,3,H,W).
+Comes in: a folder; goes out: a Classifier. What is unfinished, damaged, of another version or none at all is one line.
 """
 
-import math
-from dataclasses import dataclass
+import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from triplee.data.pool import MappedImages
-from triplee.engine.ensemble import Ensemble
+from triplee.engine.classifier import Classifier
+from triplee.engine.stack import native_precision
 from triplee.nets.network import Network
-from triplee.runfolder import RunFolder, read_config, read_tensors
-from triplee.settings import InputError, Recipe, make_recipe
+from triplee.runfolder import RunFolder, check_config, is_calibration, read_config, read_tensors
+from triplee.settings import InputError, Recipe, make_recipe, user_path
 
-BATCH_BYTES = 4 << 20
-
-
-@dataclass(frozen=True)
-class LoadedRun:
-    """The selected epoch of a run."""
-
-    ensemble: Ensemble
-    recipe: Recipe
-    config: dict[str, Any]
-    epoch: int
-
-    @torch.inference_mode()
-    def probabilities(self, images_NCHW: Tensor | MappedImages, index_N: np.ndarray) -> Tensor:
-        """Softmax outputs (M, N, num_classes) of every member on the images `index_N`, in batches, on the host."""
-        device = next(self.ensemble.parameters()).device
-        bfloat16 = self.config["precision"] == "bfloat16"
-        batches = torch.from_numpy(index_N).split(max(1, BATCH_BYTES // math.prod(images_NCHW.shape[1:])))
-        with torch.autocast(device.type, torch.bfloat16, enabled=bfloat16):
-            outputs = [self.ensemble.member_probabilities(images_NCHW[batch].to(device)).cpu() for batch in batches]
-        return torch.cat(outputs, 1)
+HUB_CONFIG, HUB_WEIGHTS = "config.json", "model.safetensors"
 
 
-def load_run(path: Path, device: torch.device | None = None) -> LoadedRun:
-    """The ensemble of a run's selected epoch; a run that is unfinished, damaged or none at all is one line."""
-    folder = RunFolder(path)
-    config = read_config(path)
-    try:
-        recipe = make_recipe(config["recipe"])
-    except InputError as error:
-        raise InputError(f"{folder.config_path} is damaged ({error}): restore it, or train again") from None
+def load(path: str | Path, device: str | torch.device | None = None) -> Classifier:
+    """The classifier of a run's selected epoch, on a GPU where there is one unless `device` says otherwise."""
+    path = user_path(path)
+    where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    if (path / HUB_CONFIG).is_file() and not (path / "config.yaml").exists():
+        return _load_hub(path).to(where)
+    return _load_run(path, where)
+
+
+def _load_run(path: Path, device: torch.device) -> Classifier:
+    folder, config = RunFolder(path), read_config(path)
+    recipe = _recipe_of(config, folder.config_path)
     networks, epochs = [], set()
     for k in range(recipe.members):
         tensors, metadata = read_tensors(folder.member_path(k))
-        network = Network(recipe, len(config["classes"]))
-        try:
-            network.load_state_dict(tensors)
-        except RuntimeError:
-            raise InputError(
-                f"{folder.member_path(k)} does not fit the run's recipe: restore it, or train again"
-            ) from None
-        networks.append(network.to(memory_format=torch.channels_last))  # pyright: ignore[reportCallIssue]
+        networks.append(_network(recipe, config, tensors, folder.member_path(k)))
         epochs.add(metadata["epoch"])
     if len(epochs) > 1:
         raise InputError(f"{path} was cut off while saving its best epoch: finish it with `triplee train … --resume`")
-    device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return LoadedRun(Ensemble(networks).to(device).eval(), recipe, config, epochs.pop())
+    result = folder.read_result() if folder.result_path.exists() else None
+    temperature = _temperature_of(result.get("calibration") if result else None)
+    # Emulated, bfloat16 is slower than float32: a run trained on a GPU is used on a CPU in float32.
+    precision = native_precision(recipe, device) if config["precision"] == "bfloat16" else "float32"
+    return Classifier(
+        networks,
+        recipe,
+        config,
+        epoch=epochs.pop(),
+        temperature=temperature,
+        precision=precision,
+        result=result,
+    ).to(device)
+
+
+def _load_hub(path: Path) -> Classifier:
+    """What `export --format hub` wrote: all members in one file, in float32."""
+    file = path / HUB_CONFIG
+    try:
+        config = json.loads(file.read_bytes())
+    except (OSError, ValueError):
+        config = None
+    config = check_config(config, path, file)
+    recipe = _recipe_of(config, file)
+    tensors, metadata = read_tensors(path / HUB_WEIGHTS)
+    networks = []
+    for k in range(recipe.members):
+        own = {name.removeprefix(f"{k}."): t for name, t in tensors.items() if name.startswith(f"{k}.")}
+        networks.append(_network(recipe, config, own, path / HUB_WEIGHTS))
+    if not is_calibration(config.get("calibration")):
+        raise InputError(f"{file} is damaged (its calibration): restore it, or export the run again")
+    temperature = _temperature_of(config.get("calibration"))
+    return Classifier(networks, recipe, config, epoch=metadata["epoch"], temperature=temperature)
+
+
+def _recipe_of(config: dict[str, Any], file: Path) -> Recipe:
+    try:
+        return make_recipe(config["recipe"])
+    except InputError as error:
+        raise InputError(f"{file} is damaged ({error}): restore it, or train again") from None
+
+
+def _network(recipe: Recipe, config: dict[str, Any], tensors: dict[str, Tensor], file: Path) -> Network:
+    """A member for use: the projection head is for training alone."""
+    network = Network(make_recipe({"supcon_weight": 0.0}, recipe), len(config["classes"]))
+    try:
+        network.load_state_dict({name: t for name, t in tensors.items() if not name.startswith("head.")})
+    except RuntimeError:
+        raise InputError(f"{file} does not fit the run's recipe: restore it, or train again") from None
+    return network.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+
+
+def _temperature_of(calibration: dict[str, float] | None) -> float:
+    """1 for a run that was not calibrated: one of an earlier version, or one that is not finished."""
+    return 1.0 if calibration is None else float(calibration["temperature"])

@@ -4,18 +4,20 @@ Comes in: the stack that trains its members, and their progress; goes out: the f
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from triplee import __version__
 from triplee.augment.style import Stylizer
 from triplee.data.pool import Pool
 from triplee.data.split import Split
+from triplee.engine.calibration import calibrate, temper
 from triplee.engine.ensemble import accuracies
 from triplee.engine.epoch import EpochProgress, MemberSpec
 from triplee.engine.events import open_events
@@ -34,9 +36,12 @@ class Run:
     out: Path
     recipe_name: str = "custom"
     seed: int = 0
+    teacher: Path | None = None  # the folder of a run whose outputs are learned instead of the labels
 
-    def member_specs(self, pool: Pool, stylizer: Stylizer | None = None) -> list[MemberSpec]:
-        told = (self.split.train_N, len(pool.classes), pool.labels_N, stylizer)
+    def member_specs(
+        self, pool: Pool, stylizer: Stylizer | None = None, teacher: Callable[[Tensor], Tensor] | None = None
+    ) -> list[MemberSpec]:
+        told = (self.split.train_N, len(pool.classes), pool.labels_N, stylizer, teacher)
         return [MemberSpec(self.recipe, self.seed, k, *told) for k in range(self.recipe.members)]
 
 
@@ -194,12 +199,39 @@ class RunState:
                 place = f"epoch {self.epoch + 1}, step {step}, member {index + 1}"
                 raise Diverged(f"the loss became NaN or infinite at {place}: lower lr and choose another --out{kept}")
 
-    def finish(self, progress: EpochProgress) -> dict[str, Any]:
+    def finish(self, progress: EpochProgress, pool: Pool) -> dict[str, Any]:
         """Write the result; the state, of no more use, goes."""
         self.save(progress)
-        seconds = round(time.monotonic() - self._began + self.folds.seconds, 2)
         result = make_result(self.rows, self.run.recipe.selection, self.config)
+        result["calibration"] = self._judge_best(pool)
+        result["train_images"] = len(self.run.split.train_N)
+        result["memory_mb"] = self.stack.peak_megabytes
+        seconds = round(time.monotonic() - self._began + self.folds.seconds, 2)
         result = {**result, "seconds": seconds, "version": __version__}
         self.folder.write_result(result)
         self.folder.state_path.unlink(missing_ok=True)
         return result
+
+    def _judge_best(self, pool: Pool) -> dict[str, float]:
+        """Calibrate the ensemble of the best epoch, and keep what it says of the target's images.
+
+        Its members take over their weights from disk: their training is done.
+        """
+        for index, k in enumerate(self.members):
+            weights, _ = read_tensors(self.folder.member_path(index))
+            self.stack.load_member_tensors(k, {f"network.{name}": tensor for name, tensor in weights.items()})
+        val_N, target_N = self.run.split.val_N, self.run.split.target_N
+        outputs_MNC = self.predict().cpu()
+        val_NC, target_NC = outputs_MNC.mean(0).split([len(val_N), len(target_N)])
+        labels_N = torch.from_numpy(pool.labels_N)
+        found = calibrate(val_NC, labels_N[val_N], target_NC, labels_N[target_N])
+        confidence_N, chosen_N = temper(target_NC, found["temperature"]).max(1)
+        said_MN = outputs_MNC[:, len(val_N) :].argmax(2)
+        predictions = {
+            "label": labels_N[target_N].int(),
+            "chosen": chosen_N.int(),
+            "confidence": confidence_N.float(),
+            "disagreement": (said_MN != chosen_N).float().mean(0),
+        }
+        write_tensors(self.folder.predictions_path, predictions, {"epoch": self.best_epoch})
+        return found

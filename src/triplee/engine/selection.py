@@ -26,6 +26,17 @@ def describe_selection(result: dict[str, Any]) -> str:
     return f"epoch {result['epoch']} by {title} ({figure:.2f} %)"
 
 
+def describe_calibration(result: dict[str, Any]) -> str:
+    """What confidence is worth, from a result.json; nothing of one from before there was calibration."""
+    if "calibration" not in result:
+        return "confidence: not calibrated"
+    found = result["calibration"]
+    val, target = (f"{found[f'{on}_error_before']:.1f} → {found[f'{on}_error']:.1f} %" for on in ("val", "target"))
+    return (
+        f"confidence: temperature {found['temperature']:.2f}, off by {val} on source validation, {target} on the target"
+    )
+
+
 def make_result(rows: list[dict[str, Any]], selection: str, config: dict[str, Any]) -> dict[str, Any]:
     """What the rows of a finished run amount to."""
     chosen = rows[best_epoch(rows, selection) - 1]

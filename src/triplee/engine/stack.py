@@ -5,6 +5,8 @@ On a CPU they train side by side in threads; on a GPU as captured graphs on stre
 so small that launches would cost more than arithmetic, batched as one. Axes: M members, N images.
 """
 
+import resource
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -77,17 +79,19 @@ class Stack:
         precision: str,
     ) -> None:
         started = time.perf_counter()
-        self.specs = list(specs)
+        self.specs, self.device = list(specs), device
         images = place_images(images_NCHW, device)
         styles = _style_tables(self.specs, images, precision)
+        told = (images, labels_N, device, precision, styles)
         self.executors: dict[int, Executor] = {}
-        if device.type == "cuda":
+        # A student waits for its teacher at every step, so it trains eagerly wherever it is.
+        eager = {k: spec for k, spec in enumerate(self.specs) if device.type == "cpu" or spec.teacher}
+        if eager:
+            self.executors |= dict.fromkeys(eager, ThreadedMembers(eager, *told))
+        if others := {k: spec for k, spec in enumerate(self.specs) if k not in eager}:
             from triplee.engine.gpu import make_executors  # needs a GPU, and Triton where there is one
 
-            self.executors = make_executors(self.specs, images, labels_N, device, precision, styles)
-        else:
-            threaded = ThreadedMembers(self.specs, images, labels_N, device, precision, styles)
-            self.executors = dict.fromkeys(range(len(self.specs)), threaded)
+            self.executors |= make_executors(others, *told)
         self._drawing = ThreadPoolExecutor(1, "draw")
         self._drawn: dict[tuple[int, int], Future[Share]] = {}
         self._seconds = {"build": time.perf_counter() - started, "train": 0.0, "evaluate": 0.0}
@@ -97,6 +101,14 @@ class Stack:
         """Where the time went: building networks, compiling and capturing steps, training, evaluating."""
         capture = sum(executor.capture_seconds for executor in dict.fromkeys(self.executors.values()))
         return {**self._seconds, "train": self._seconds["train"] - capture, "compile": capture}
+
+    @property
+    def peak_megabytes(self) -> int:
+        """The most memory there was so far: of the GPU, or of this process. Whoever else trains here is counted in."""
+        if self.device.type == "cuda":
+            return torch.cuda.max_memory_allocated(self.device) >> 20
+        unit = 1 if sys.platform == "darwin" else 1024  # bytes there, kilobytes elsewhere
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit >> 20
 
     def close(self) -> None:
         """Draw no further ahead."""

@@ -31,7 +31,7 @@ class ThreadedMembers:
 
     def __init__(
         self,
-        specs: Sequence[MemberSpec],
+        specs: Mapping[int, MemberSpec],
         images_NCHW: Tensor | Windows,
         labels_N: np.ndarray,
         device: torch.device,
@@ -40,7 +40,7 @@ class ThreadedMembers:
     ) -> None:
         self.images_NCHW, self.labels_N, self.styles = images_NCHW, torch.from_numpy(labels_N), styles
         self.image_bytes = math.prod(images_NCHW.shape[1:])
-        self.members = [Member(spec, device, precision) for spec in specs]
+        self.members = {k: Member(spec, device, precision) for k, spec in specs.items()}
 
     def train_epoch(self, shares: dict[int, Share], progress: EpochProgress, after_steps: Callable[[], bool]) -> None:
         stopping, one_at_a_time = threading.Event(), threading.Lock()
@@ -73,9 +73,10 @@ class ThreadedMembers:
         index_V = share.index_V[bounds[0] : bounds[-1]]
         views = apply_draw(self.images_NCHW, index_V, share.draw[bounds[0] : bounds[-1]], self.styles.get(k))
         labels = self.labels_N[torch.from_numpy(index_V)]
-        losses = []
+        losses, teacher = [], member.spec.teacher
         for start, stop in zip((bounds - bounds[0])[:-1], (bounds - bounds[0])[1:], strict=True):
-            losses.append(member.step(views[start:stop], labels[start:stop]))
+            batch = views[start:stop]
+            losses.append(member.step(batch, teacher(batch) if teacher else labels[start:stop].to(batch.device)))
             if after_step():
                 break
         progress.add(k, torch.stack(losses).tolist())

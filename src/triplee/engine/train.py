@@ -5,11 +5,10 @@ A run's numbers do not depend on the others in the stack. Reads top to bottom: `
 `run_state.py` what it does for each run.
 """
 
-import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,6 +20,8 @@ from triplee import __version__
 from triplee.data.pool import Pool
 from triplee.data.split import Split, split_pool
 from triplee.engine.epoch import EpochProgress
+from triplee.engine.interrupt import stop_on_interrupt
+from triplee.engine.loading import load
 from triplee.engine.run_state import Diverged, Folds, Run, RunState, tell_apart
 from triplee.engine.stack import Stack, native_precision
 from triplee.engine.style_fit import FitStopped, StyleFit
@@ -80,7 +81,7 @@ def train_runs(
     stops by itself, and is reported when the others are done.
     """
     device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    with _stop_on_interrupt() as interrupted:
+    with stop_on_interrupt() as interrupted:
         outcomes = _train(pool, runs, observer, resume, device, interrupted)
     failures = {run.out: o for run, o in zip(runs, outcomes, strict=True) if isinstance(o, Diverged)}
     if failures:
@@ -134,7 +135,12 @@ def _train_together(
     interrupted: threading.Event,
 ) -> list[dict[str, Any] | Diverged]:
     """One stack: it is gone, with its memory, when the next is built."""
-    specs = [spec for run, *_, stylizer in starts for spec in run.member_specs(pool, stylizer)]
+    teachers = {run.teacher: load(run.teacher, device).teach for run, *_ in starts if run.teacher}
+    specs = [
+        spec
+        for run, *_, stylizer in starts
+        for spec in run.member_specs(pool, stylizer, teachers[run.teacher] if run.teacher else None)
+    ]
     stack = Stack(specs, pool.images_NCHW, pool.labels_N, device, precision)
     states, first = [], 0
     for run, folder, config, folds, _ in starts:
@@ -260,7 +266,7 @@ def _train_stack(
             if outputs is not None:
                 rows[state] = state.finish_epoch(progress, pool, outputs)
             if state.is_finished:
-                outcomes[state] = state.finish(progress)
+                outcomes[state] = state.finish(progress, pool)
         except Diverged as failure:
             outcomes[state] = failure
 
@@ -324,6 +330,7 @@ def _config(pool: Pool, run: Run, device: torch.device) -> dict[str, Any]:
         "seed": run.seed,
         "recipe_name": run.recipe_name,
         "recipe": run.recipe.model_dump(),
+        "teacher": str(run.teacher.absolute()) if run.teacher else None,
         "weights_fingerprint": weights_fingerprint(run.recipe),
         "stylizer_fingerprint": _given_stylizer(run.recipe),
         "precision": native_precision(run.recipe, device),
@@ -338,19 +345,3 @@ def _given_stylizer(recipe: Recipe) -> str | None:
     if recipe.image_size < stylizer.encoder.smallest:
         raise InputError(f"image_size {recipe.image_size} is too small for the stylizer {recipe.stylizer}")
     return stylizer_fingerprint(stylizer)
-
-
-@contextmanager
-def _stop_on_interrupt() -> Iterator[threading.Event]:
-    """Ctrl-C, a polite kill and a closed terminal set the event instead of breaking off in the middle of a step."""
-    stop = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield stop
-        return
-    signals = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
-    before = {number: signal.signal(number, lambda *_: stop.set()) for number in signals}
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -1,0 +1,76 @@
+"""Temperature and calibration error, against slow formulas and data whose temperature is known."""
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from triplee.engine.calibration import NUM_BINS, calibrate, calibration_error, fit_temperature, temper
+
+
+def drawn(num_images: int, sharpness: float) -> tuple[Tensor, Tensor]:
+    """Probabilities that are `sharpness` times too sure in their logits, and labels drawn from the true ones."""
+    rng = np.random.default_rng(0)
+    logits = torch.from_numpy(rng.normal(0, 2, (num_images, 5)))
+    labels = [rng.choice(5, p=p) for p in logits.softmax(1).numpy()]
+    return (sharpness * logits).softmax(1).float(), torch.tensor(labels)
+
+
+@pytest.mark.parametrize("sharpness", [0.5, 1.0, 2.5])
+def test_the_temperature_undoes_what_made_the_outputs_too_sure_or_not_sure_enough(sharpness: float) -> None:
+    probabilities, labels = drawn(20_000, sharpness)
+    assert fit_temperature(probabilities, labels) == pytest.approx(sharpness, rel=0.04)
+
+
+def test_it_is_the_most_likely_one() -> None:
+    probabilities, labels = drawn(3000, 1.7)
+    found = fit_temperature(probabilities, labels)
+    rows = torch.arange(len(labels))
+
+    def likelihood(temperature: float) -> float:
+        return float(temper(probabilities.double(), temperature)[rows, labels].log().sum())
+
+    best = max(np.arange(1.0, 3.0, 0.002), key=likelihood)
+    assert found == pytest.approx(best, abs=0.005)
+
+
+def test_a_few_images_that_are_all_right_do_not_make_it_sure_for_ever() -> None:
+    probabilities = torch.full((12, 3), 0.05)
+    probabilities[:, 1] = 0.9
+    assert 0.2 < fit_temperature(probabilities, torch.ones(12, dtype=torch.int64)) < 1
+    extreme = torch.tensor([[1.0, 0.0], [0.0, 1.0]])  # sure, and wrong
+    assert 1 < fit_temperature(extreme, torch.tensor([1, 0])) <= 20
+
+
+def test_tempering_keeps_the_order_and_the_sum() -> None:
+    probabilities, _ = drawn(50, 1)
+    probabilities[0] = torch.tensor([1.0, 0, 0, 0, 0])
+    assert torch.allclose(temper(probabilities, 1.0), probabilities, atol=1e-6)
+    for temperature in (0.3, 4.0):
+        tempered = temper(probabilities, temperature)
+        assert torch.allclose(tempered.sum(1), torch.ones(50)) and tempered.isfinite().all()
+        assert (tempered.argmax(1) == probabilities.argmax(1)).all()
+        assert ((tempered.max(1).values > probabilities.max(1).values)[1:] == (temperature < 1)).all()
+
+
+def test_the_error_is_the_mean_gap_over_bins() -> None:
+    probabilities, labels = drawn(500, 2)
+    bins: dict[int, list[tuple[float, bool]]] = {}
+    for outputs, label in zip(probabilities.double().tolist(), labels.tolist(), strict=True):
+        confidence = max(outputs)
+        bins.setdefault(min(int(confidence * NUM_BINS), NUM_BINS - 1), []).append(
+            (confidence, outputs.index(confidence) == label)
+        )
+    expected = sum(abs(sum(c for c, _ in rows) - sum(right for _, right in rows)) for rows in bins.values())
+    assert calibration_error(probabilities, labels) == pytest.approx(100 * expected / 500)
+    assert calibration_error(torch.eye(4), torch.arange(4)) == 0
+    assert calibration_error(torch.eye(4), torch.tensor([1, 0, 3, 2])) == 100
+
+
+def test_the_target_is_measured_and_not_fitted_to() -> None:
+    probabilities, labels = drawn(4000, 2)
+    found = calibrate(probabilities[:2000], labels[:2000], probabilities[2000:], labels[2000:])
+    assert found["val_error"] < 0.4 * found["val_error_before"]
+    assert found["target_error"] < 0.4 * found["target_error_before"]
+    wrong = calibrate(probabilities[:2000], labels[:2000], probabilities[2000:], (labels[2000:] + 1) % 5)
+    assert wrong["temperature"] == found["temperature"] and wrong["target_error"] > found["target_error"]

@@ -1,0 +1,84 @@
+"""One network instead of m: a student learns its teacher's outputs, and resumes like any run."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from observing import Silent, StopAfter
+from torch import Tensor
+
+from triplee.data.pool import Pool
+from triplee.data.split import Split, split_pool
+from triplee.engine.classifier import Classifier
+from triplee.engine.epoch import EpochProgress, MemberSpec
+from triplee.engine.fuse import average_weights, distill, student_recipe, weigh
+from triplee.engine.loading import load
+from triplee.engine.stack import Stack
+from triplee.engine.train import Interrupted, train_run
+from triplee.settings import make_recipe
+
+CPU = torch.device("cpu")
+RECIPE = make_recipe({"image_size": 16, "epochs": 2, "members": 2, "lr": 0.01, "batch_size": 8, "replay": 2})
+
+
+@pytest.fixture(scope="module")
+def split(small: Pool) -> Split:
+    return split_pool(small, "blue", 0)
+
+
+@pytest.fixture(scope="module")
+def run(small: Pool, split: Split, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("teacher") / "run"
+    train_run(small, split, RECIPE, out=out, observer=Silent(), device=CPU)
+    return out
+
+
+def test_the_teacher_is_learned_and_not_the_labels(small: Pool, split: Split) -> None:
+    recipe = student_recipe(RECIPE, {"epochs": 1})
+    assert (recipe.members, recipe.supcon_weight, recipe.lr) == (1, 0, 0.01)
+
+    def says_the_second_class(views: Tensor) -> Tensor:
+        assert views.dtype == torch.uint8
+        return torch.tensor([0.1, 0.8, 0.1]).expand(len(views), 3)
+
+    spec = MemberSpec(recipe, 0, 0, split.train_N, 3, teacher=says_the_second_class)
+    stack = Stack([spec], small.images_NCHW, small.labels_N, CPU, "float32")
+    stack.train_epoch([0], EpochProgress.start(1), lambda: False)
+    (outputs,) = stack.probabilities([0], np.arange(len(small)))
+    stack.close()
+    assert outputs.mean(0).tolist() == pytest.approx([0.1, 0.8, 0.1], abs=0.1)
+
+
+def test_a_student_that_was_stopped_ends_with_the_same_bytes(
+    small: Pool, split: Split, run: Path, tmp_path: Path
+) -> None:
+    recipe = student_recipe(RECIPE, {})
+
+    def train(out: Path, observer: Silent, resume: bool = False) -> None:
+        distill(run, load(run, CPU), small, split, out, recipe, observer=observer, resume=resume, device=CPU)
+
+    train(tmp_path / "straight", Silent())
+    with pytest.raises(Interrupted):
+        train(tmp_path / "stopped", StopAfter(9))
+    train(tmp_path / "stopped", Silent(), resume=True)
+    for file in ("best/member-0.safetensors", "metrics.jsonl", "config.yaml"):
+        assert (tmp_path / "stopped" / file).read_bytes() == (tmp_path / "straight" / file).read_bytes()
+
+
+def test_accuracy_size_and_speed_are_weighed(small: Pool, split: Split, run: Path) -> None:
+    ensemble = load(run, CPU)
+    member = ensemble.member(0)
+    whole, part = weigh([ensemble, member], small, split)
+    assert ensemble.result is not None
+    assert whole.accuracy == pytest.approx(ensemble.result["accuracy"])
+    assert part.accuracy == pytest.approx(ensemble.result["members"][0])
+    assert whole.num_weights == 2 * part.num_weights and part.images_per_second > 0
+
+
+def test_counters_are_not_averaged() -> None:
+    networks = [torch.nn.BatchNorm1d(2), torch.nn.BatchNorm1d(2)]
+    for k, network in enumerate(networks):
+        network(torch.full((4, 2), float(k)))
+    mean = average_weights(Classifier(networks, RECIPE, {}, epoch=1))
+    assert mean["num_batches_tracked"] == 1 and mean["running_mean"].tolist() == pytest.approx([0.05, 0.05])
