@@ -10,6 +10,7 @@ import typer
 from triplee import __version__
 from triplee.cli import data, style, verbs
 from triplee.cli.printing import Stopped
+from triplee.cli.sweep import sweep
 from triplee.settings import InputError
 
 app = typer.Typer(
@@ -20,7 +21,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for verb in (verbs.demo, verbs.train, verbs.evaluate, verbs.predict, verbs.recipes):
+for verb in (verbs.demo, verbs.train, verbs.evaluate, verbs.predict, verbs.recipes, sweep):
     app.command()(verb)
 app.add_typer(data.app, name="data")
 app.add_typer(style.app, name="style")

@@ -80,12 +80,13 @@ def train_runs(
     stops by itself, and is reported when the others are done.
     """
     device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    with _stop_on_interrupt() as interrupted:
+    with stop_on_interrupt() as interrupted:
         outcomes = _train(pool, runs, observer, resume, device, interrupted)
-    failures = {run.out: o for run, o in zip(runs, outcomes, strict=True) if isinstance(o, Diverged)}
+    failures = {run.out: str(o) for run, o in zip(runs, outcomes, strict=True) if isinstance(o, Diverged)}
     if failures:
         out, first = next(iter(failures.items()))
-        raise first if len(runs) == 1 else Diverged(f"{len(failures)} of {len(runs)} runs failed; {out}: {first}")
+        text = first if len(runs) == 1 else f"{len(failures)} of {len(runs)} runs failed; {out}: {first}"
+        raise Diverged(text, failures)
     return [outcome for outcome in outcomes if not isinstance(outcome, Diverged)]
 
 
@@ -341,7 +342,7 @@ def _given_stylizer(recipe: Recipe) -> str | None:
 
 
 @contextmanager
-def _stop_on_interrupt() -> Iterator[threading.Event]:
+def stop_on_interrupt() -> Iterator[threading.Event]:
     """Ctrl-C, a polite kill and a closed terminal set the event instead of breaking off in the middle of a step."""
     stop = threading.Event()
     if threading.current_thread() is not threading.main_thread():
