@@ -112,8 +112,8 @@ def has_setting(name: str) -> bool:
     return name in _SETTINGS
 
 
-def nearest_recipe(recipe: Recipe, data: str) -> str:
-    """The named recipe that has most values in common, if need be the one for `data`, else the later one."""
+def nearest_recipe(recipe: Recipe, setting: str) -> str:
+    """The named recipe that has most values in common; of several one of that setting, of these the last."""
     values = recipe.model_dump()
     in_common = {name: sum(values[k] == v for k, v in known.model_dump().items()) for name, known in RECIPES.items()}
-    return max(reversed(RECIPES), key=lambda name: (in_common[name], name.startswith(f"{data}-")))
+    return max(reversed(RECIPES), key=lambda name: (in_common[name], name.startswith(setting)))

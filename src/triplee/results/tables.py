@@ -28,6 +28,7 @@ class Table:
     """One selection method's figures. `paper` is empty where the paper has nothing to compare with."""
 
     selection: str
+    heading: str
     rows: tuple[str, ...]
     columns: tuple[str, ...]
     cells: Mapping[tuple[str, str], Cell]
@@ -87,7 +88,7 @@ def _lay_out(report: Report, style: _Style) -> str:
     first = report.tables[0]
     parts = [style.title(report.title), style.paragraph(_caption(report))]
     for table in report.tables:
-        parts += [style.heading(f"Epoch chosen by {table.selection}"), style.table(_accuracies(table, style))]
+        parts += [style.heading(table.heading), style.table(_accuracies(table, style))]
         if table is first and len(table.rows) > 1:
             parts += [style.heading(f"Against {table.baseline}"), style.paragraph(f"By row: {AGAINST}.")]
             parts.append(style.table(_differences(table)))

@@ -36,7 +36,7 @@ class PlannedRun:
 
     @cached_property
     def recipe_name(self) -> str:
-        return nearest_recipe(self.recipe, self.data)
+        return nearest_recipe(self.recipe, _setting(self.data))
 
     @cached_property
     def name(self) -> str:
@@ -132,7 +132,7 @@ def _columns(
         if targets:
             raise InputError(f"--targets needs one set of data, this experiment has {len(sets)}: choose it with --data")
         return {d: [(d, target) for target in _domains(d, root)] for d in sets}
-    (data,) = sets
+    data = next(iter(sets))
     domains = [column for column in order or _domains(data, root) if column != AVERAGE]
     return {target: [(data, target)] for target in _choose("target", targets, domains)}
 
@@ -147,9 +147,13 @@ def _domains(data: str, root: Path | None) -> tuple[str, ...]:
     return tuple(list_data(data, root).domains)
 
 
+def _setting(data: str) -> str:
+    return default_recipe(data).removesuffix("-triplee-fourier")
+
+
 def _recipe(title: str, row: Row, data: str, changes: Mapping[str, Any]) -> Recipe:
     """The row's method in the setting of the data; what the row itself changes stands above all other changes."""
-    setting = default_recipe(data).removesuffix("-triplee-fourier")
+    setting = _setting(data)
     if row.backbone and has_setting(f"{data}-{row.backbone}"):
         setting = f"{data}-{row.backbone}"
     try:

@@ -10,6 +10,7 @@ import logging
 import os
 import secrets
 import shutil
+import socket
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from triplee.sweep.work import Ending, Group, train_group
 
 LOST_WORKERS = 5  # of one group, after which it counts as failed
 STOP_SECONDS = 120  # to finish a step and save, after which a task is cut off
+CONNECT_SECONDS = 10
 TOKEN = "ray-session"  # a file of the sweep's folder, by which a node knows that it sees that folder
 
 
@@ -29,6 +31,8 @@ class RayEngine:
 
     def __init__(self, address: str | None, cpus: int, gpus: float, device: str | None, out: Path) -> None:
         ray = self._ray = _import_ray()
+        if address:
+            _knock(address)
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
         try:
@@ -90,6 +94,17 @@ def _import_ray() -> Any:
     except ImportError:
         raise InputError("--engine ray needs Ray: pip install 'triplee[ray]'") from None
     return ray
+
+
+def _knock(address: str) -> None:
+    """Refuse an address at which nobody answers; Ray itself would wait for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdigit():
+        return  # a word of Ray's own, as auto
+    try:
+        socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise InputError(f"no Ray cluster at {address}: {error}") from None
 
 
 def train_anywhere(line: str, token: str) -> tuple[str, dict[str, bytes]]:

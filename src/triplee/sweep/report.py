@@ -15,7 +15,7 @@ from triplee.sweep.experiment import AVERAGE
 from triplee.sweep.grid import Grid, PlannedRun
 from triplee.sweep.run import SweepFolder
 
-_TITLES = {**{name: title for name, (title, _) in SELECTIONS.items()}, "last": "nothing: the last one"}
+_HEADINGS = {**{name: f"Epoch chosen by {title}" for name, (title, _) in SELECTIONS.items()}, "last": "Last epoch"}
 
 
 def make_report(grid: Grid, folder: SweepFolder) -> Report:
@@ -25,11 +25,11 @@ def make_report(grid: Grid, folder: SweepFolder) -> Report:
     # Leave-one-out trains folds, so only runs that were asked to have its figure.
     asked = any(run.recipe.selection == "leave-one-out" for run in grid.runs)
     tables = tuple(
-        _table(grid, accuracies, failed, selection) for selection in _TITLES if asked or selection != "leave-one-out"
+        _table(grid, accuracies, failed, selection) for selection in _HEADINGS if asked or selection != "leave-one-out"
     )
     data = ", ".join(Path(name).name for name in grid.data)
     epochs = sorted({run.recipe.epochs for run in grid.runs})
-    title = f"{grid.name} on {data}, {' or '.join(map(str, epochs))} epochs"
+    title = f"{grid.name} on {data}, epochs: {' or '.join(map(str, epochs))}"
     notes = () if asked else ("Leave-one-domain-out cross-validation needs runs with `--set selection=leave-one-out`.",)
     return Report(title, grid.seeds, grid.paper_label, tables, notes)
 
@@ -68,7 +68,7 @@ def _table(
         missing = next((why for why in (FAILED, UNFINISHED, NOT_ASKED) if why in {c.missing for c in own}), "")
         cells[row, AVERAGE] = Cell({} if missing else mean_by_seed([cell.by_seed for cell in own]), missing)
     paper = grid.paper if selection == "source-val" else {}  # how the paper chooses
-    return Table(_TITLES[selection], grid.rows, grid.columns, cells, grid.baseline, paper)
+    return Table(selection, _HEADINGS[selection], grid.rows, grid.columns, cells, grid.baseline, paper)
 
 
 def write_report(report: Report, path: Path) -> None:
