@@ -96,7 +96,8 @@ def load_experiment(name: str) -> tuple[str, Experiment]:
 
 
 def _first_line(error: ValidationError) -> str:
-    first = error.errors()[0]
+    # A key that is misspelt is missing as well: that it is unknown says more.
+    first = min(error.errors(), key=lambda one: one["type"] != "extra_forbidden")
     *path, key = first["loc"] or ("",)
     inside = f" in {' '.join(map(str, path))}" if path else ""
     if first["type"] == "extra_forbidden":

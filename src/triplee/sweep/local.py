@@ -17,8 +17,10 @@ from pathlib import Path
 from typing import IO
 
 from triplee.data.threads import num_cores
+from triplee.runfolder import unwritable
 from triplee.sweep.work import Ending, Group
 
+STOP = "\n"  # no group: the end
 STOP_SECONDS = 120  # to finish a step and save, after which a worker is killed
 
 
@@ -71,10 +73,7 @@ class LocalEngine:
             return []
         group, worker.group = worker.group, None
         if answer is None:
-            code = worker.process.wait() if worker.process else 0
-            worker.process = None
-            reason = f"signal {-code}" if code < 0 else f"exit code {code}"
-            ending = Ending(f"its worker process ended with {reason}, see {worker.log}", kind="crashed")
+            ending = Ending(f"its worker process ended with {_bury(worker)}, see {worker.log}", kind="crashed")
         else:
             ending = Ending(**json.loads(answer))
         self._hand_out()
@@ -95,8 +94,12 @@ class LocalEngine:
             worker.process.stdin.flush()
 
     def _start(self, worker: _Worker) -> None:
-        worker.log.parent.mkdir(parents=True, exist_ok=True)
-        with worker.log.open("ab") as log:
+        try:
+            worker.log.parent.mkdir(parents=True, exist_ok=True)
+            log = worker.log.open("ab")
+        except OSError as error:
+            raise unwritable(worker.log, error) from None
+        with log:
             worker.process = subprocess.Popen(
                 [sys.executable, "-m", "triplee.sweep.worker"],
                 stdin=subprocess.PIPE,
@@ -112,17 +115,18 @@ class LocalEngine:
     def stop(self) -> None:
         """Let every run at work finish its step and save; nothing is left running."""
         self._waiting.clear()
-        processes = [worker.process for worker in self._workers if worker.process]
-        for process in processes:
-            process.send_signal(signal.SIGTERM)
-        for process in processes:
-            try:
-                process.wait(STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-            with suppress(BrokenPipeError):
-                process.communicate()  # closes the pipes
+        for worker in self._workers:
+            if worker.process and worker.process.stdin:
+                with suppress(BrokenPipeError):
+                    worker.process.stdin.write(STOP)
+                    worker.process.stdin.flush()
+                worker.process.send_signal(signal.SIGTERM)
+        for worker in self._workers:
+            if worker.process:
+                with suppress(subprocess.TimeoutExpired):
+                    worker.process.wait(STOP_SECONDS)
+                worker.process.kill()
+                _bury(worker)
 
 
 def _gpus() -> list[str]:
@@ -131,6 +135,16 @@ def _gpus() -> list[str]:
 
     given = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
     return (given or [str(k) for k in range(torch.cuda.device_count())])[: torch.cuda.device_count()]
+
+
+def _bury(worker: _Worker) -> str:
+    """Wait for a process that has ended; gives its signal or exit code in words."""
+    process, worker.process = worker.process, None
+    assert process and process.stdin
+    with suppress(BrokenPipeError):
+        process.stdin.close()
+    code = process.wait()
+    return f"signal {-code}" if code < 0 else f"exit code {code}"
 
 
 def _read(answers: _Answers, worker: _Worker, pipe: IO[str]) -> None:

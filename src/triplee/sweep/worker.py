@@ -1,5 +1,6 @@
 """A worker process of the local engine: groups come in on standard input, a line each; endings go out the same way.
 
+An empty line is the end; a polite kill lets a run save before.
 When the sweep is gone, however it went, its end of the pipe closes and the worker ends at once: no orphans.
 """
 
@@ -17,12 +18,13 @@ def main() -> None:
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # whatever a library prints is not an answer
     tasks: queue.SimpleQueue[str] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(tasks,), daemon=True).start()
-    while True:
+    while line := tasks.get().strip():
         try:
-            ending = train_group(Group.from_json(tasks.get()))
+            ending = train_group(Group.from_json(line))
         except Interrupted:
-            os._exit(0)  # all is saved; a usual end would wait for whoever reads standard input
+            break
         print(ending.to_json(), file=answers, flush=True)
+    os._exit(0)  # a usual end would wait for whoever reads standard input
 
 
 def _listen(tasks: "queue.SimpleQueue[str]") -> None:
