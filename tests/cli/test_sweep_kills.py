@@ -6,6 +6,7 @@ import json
 import os
 import random
 import secrets
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -15,7 +16,7 @@ from commands import contents, started
 from test_sweep_verb import command
 
 KILLS = 5
-EPOCHS = 6
+EPOCHS = 8
 ROWS = {"one": {"method": "vanilla", "set": {"batch_size": 2}}, "two": {"set": {"members": 2, "batch_size": 2}}}
 
 
@@ -36,6 +37,16 @@ def results(out: Path) -> dict[str, int]:
     return {path.parent.name: path.stat().st_mtime_ns for path in out.glob("runs/*/result.json")}
 
 
+def wait_for_an_epoch(out: Path, process: subprocess.Popen[str]) -> None:
+    """Until some run has written down one more epoch."""
+    before = {path: path.read_bytes() for path in out.glob("runs/*/metrics.jsonl")}
+    while process.poll() is None:
+        now = {path: path.read_bytes() for path in out.glob("runs/*/metrics.jsonl")}
+        if now != before:
+            return
+        time.sleep(0.02)
+
+
 def bytes_of(out: Path) -> dict[str, bytes]:
     """All that runs leave but events, locks and the clock."""
     kept = {n: c for n, c in contents(out / "runs").items() if "/events/" not in n and not n.endswith("lock")}
@@ -47,22 +58,29 @@ def bytes_of(out: Path) -> dict[str, bytes]:
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are found in /proc")
 def test_a_sweep_that_is_killed_again_and_again_ends_as_if_nothing_had_been(small_folder: Path, tmp_path: Path) -> None:
-    changes = {"rows": ROWS, "baseline": "one", "epochs": EPOCHS}
+    changes = {"rows": ROWS, "baseline": "one", "seeds": 2, "epochs": EPOCHS}
     began = time.monotonic()
     with started(*command(tmp_path, small_folder, out=tmp_path / "straight", **changes)) as process:
+        wait_for_an_epoch(tmp_path / "straight", process)
+        startup = time.monotonic() - began
         output, errors = process.communicate()
     seconds = time.monotonic() - began
     assert process.returncode == 0, errors
+    run_seconds = (seconds - startup) / 12
     out, rng, mark = tmp_path / "killed", random.Random(0), f"SWEEP_{secrets.token_hex(8)}"
     words, environment = command(tmp_path, small_folder, out=out, **changes), {**os.environ, mark: "1"}
     finished: dict[str, int] = {}
     kills = []
-    for _ in range(KILLS):
+    for attempt in range(KILLS):
         with started(*words, env=environment) as process:
-            at, wait = time.monotonic(), rng.uniform(0.1, 0.8) * seconds
-            while time.monotonic() - at < wait and process.poll() is None:
-                time.sleep(0.02)
+            began = time.monotonic()
+            if attempt % 2:  # while it starts; else while it trains
+                time.sleep(rng.uniform(0, startup))
+            else:
+                wait_for_an_epoch(out, process)
+                time.sleep(rng.uniform(0, run_seconds))
             num_processes = len(alive(mark))
+            assert process.poll() is None, process.communicate()
             process.kill()
             process.wait()
         deadline = time.monotonic() + 30
@@ -71,7 +89,7 @@ def test_a_sweep_that_is_killed_again_and_again_ends_as_if_nothing_had_been(smal
             time.sleep(0.02)
         assert results(out).items() >= finished.items()  # nothing is trained again
         finished = results(out)
-        kills.append(f"after {wait:.1f} s, {num_processes} processes, {len(finished)} runs done")
+        kills.append(f"{time.monotonic() - began:.1f} s: {num_processes} processes, {len(finished)} of 12 runs done")
     print(f"\nundisturbed {seconds:.1f} s", *kills, sep="\n")
     with started(*words, env=environment) as process:
         again, errors = process.communicate()
