@@ -112,8 +112,12 @@ def has_setting(name: str) -> bool:
     return name in _SETTINGS
 
 
-def nearest_recipe(recipe: Recipe, setting: str) -> str:
-    """The named recipe that has most values in common; of several one of that setting, of these the last."""
+def nearest_recipe(recipe: Recipe, benchmark: str) -> str:
+    """The named recipe that has most values in common; of several one of that benchmark, TripleE-Fourier before all."""
     values = recipe.model_dump()
     in_common = {name: sum(values[k] == v for k, v in known.model_dump().items()) for name, known in RECIPES.items()}
-    return max(reversed(RECIPES), key=lambda name: (in_common[name], name.startswith(setting)))
+
+    def rank(name: str) -> tuple[int, bool, bool]:
+        return in_common[name], name.startswith(f"{benchmark}-"), name.endswith("-triplee-fourier")
+
+    return max(RECIPES, key=rank)

@@ -61,6 +61,13 @@ def test_names_tell_runs_apart(small_folder: Path, tmp_path: Path) -> None:
     assert len({run.name for run in runs}) == len(set(runs)) == sum(len(grid.runs) for grid in grids)
 
 
+def test_a_run_is_called_after_the_nearest_recipe() -> None:
+    called = {(row, run.recipe_name) for (row, _, _), runs in plan("singular").cells.items() for run in runs}
+    assert {name for row, name in called if row in ("StandardAug", "TrivialAug")} == {"digits-triplee-fourier"}
+    resnet50 = {run.recipe_name for run in plan("pacs").runs if run.recipe.backbone == "resnet50"}
+    assert resnet50 == {f"pacs-resnet50-{m}" for m in ("vanilla", "triplee-style", "triplee-fourier")}
+
+
 def test_rows_that_come_out_the_same_are_one() -> None:
     rows = {name: {"method": "vanilla", **more} for name, more in (("18", {}), ("50", {"backbone": "resnet50"}))}
     experiment = Experiment.model_validate({**EXPERIMENT, "baseline": "50", "rows": rows})

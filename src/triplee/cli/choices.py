@@ -7,7 +7,7 @@ import typer
 import yaml
 
 from triplee.cli.printing import image_bar, warn
-from triplee.settings import InputError, Recipe, make_recipe, files_in_full
+from triplee.settings import InputError, Recipe, files_in_full, make_recipe
 
 DataArgument = Annotated[
     str, typer.Argument(help="digits (embedded), a benchmark's name, or a folder <domain>/<class>/<image>")

@@ -14,7 +14,7 @@ from typing import Any
 from triplee.data.catalog import benchmark_names, find_benchmark
 from triplee.data.load import EMBEDDED, default_recipe, list_data
 from triplee.recipes import has_setting, method_recipe, nearest_recipe
-from triplee.settings import InputError, Recipe, make_recipe, nearest, user_path, files_in_full
+from triplee.settings import InputError, Recipe, files_in_full, make_recipe, nearest, user_path
 from triplee.sweep.experiment import AVERAGE, Experiment, Row
 
 
@@ -36,7 +36,7 @@ class PlannedRun:
 
     @cached_property
     def recipe_name(self) -> str:
-        return nearest_recipe(self.recipe, _setting(self.data))
+        return nearest_recipe(self.recipe, _setting(self.data).partition("-resnet")[0])
 
     @cached_property
     def name(self) -> str:
