@@ -101,7 +101,10 @@ def test_a_full_disk_is_one_line_and_blames_no_run(
     with pytest.raises(OSError, match="No space left"), (small_disk / "filling").open("wb", buffering=0) as file:
         while True:
             file.write(bytes(1000))
-    assert_refused(call(*words), "cannot write", "the disk is full, make room")
+    answer = call(*words)
+    first, last = answer.stderr.splitlines()
+    assert answer.returncode == 2 and answer.stdout == "" and first == "triplee: 3 of 3 runs to train"
+    assert last.startswith(f"triplee: cannot write {small_disk}") and "the disk is full, make room" in last
     assert not (small_disk / "out" / "failed").exists()
     (small_disk / "filling").unlink()
     assert call(*words).returncode == 0

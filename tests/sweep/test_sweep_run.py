@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from small_sweep import EXPERIMENT, SMALL, Watching, outcomes, small_grid
 
+from triplee.data.threads import num_cores
 from triplee.engine.train import Interrupted
 from triplee.settings import InputError, make_recipe
 from triplee.sweep.display import describe, duration
@@ -138,6 +139,17 @@ def test_a_worker_that_is_killed_is_replaced_and_its_run_goes_on(
 
     train_all(grid.runs, engine, folder, Watching(kill_one))
     assert killed and outcomes(grid, folder) == outcomes(grid, trained[0])
+
+
+def test_after_an_unforeseen_error_a_new_process_takes_over(grid: Grid, tmp_path: Path) -> None:
+    odd = replace(grid.runs[0], target=7)  # type: ignore[arg-type]  # which nobody checks so far inside
+    folder, observer = SweepFolder(tmp_path), Watching()
+    engine, processes = LocalEngine("cpu", 1000, folder.logs_path), set()  # all cores there are
+    observer.act = lambda _: processes.update(w.process.pid for w in engine._workers if w.process)
+    train_all([grid.runs[1], odd, grid.runs[2]], engine, folder, observer)
+    assert engine.num_workers == 1 and engine.num_threads == num_cores() and len(processes) == 2
+    assert observer.standings[-1].failed.keys() == {odd} and len(observer.standings[-1].done) == 2
+    assert "Traceback" in next(tmp_path.glob("failed/*.txt")).read_text()
 
 
 def test_a_run_that_always_crashes_its_worker_counts_as_failed(grid: Grid, tmp_path: Path) -> None:

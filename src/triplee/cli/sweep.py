@@ -82,7 +82,7 @@ def sweep(
         root=root,
     )
     folder = SweepFolder(out)
-    tables = out / f"{name}-{'-'.join(Path(d).name for d in grid.data) if data else declared.data[0]}"
+    tables = out / (f"{name}-{Path(grid.data[0]).name}" if len(grid.data) == 1 else name)
     with folder.claim():
         for run in grid.runs:
             if retry_failed:
@@ -91,6 +91,7 @@ def sweep(
         try:
             if waiting:
                 chosen = _make_engine(engine, out, address, cpus, gpus, device)
+                print(f"triplee: {len(waiting)} of {len(grid.runs)} runs to train", file=sys.stderr, flush=True)
                 if engine == EngineName.local:
                     _prepare(waiting, root, skip_bad)
                 with make_display(grid, folder) as display:

@@ -14,7 +14,6 @@ from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 from triplee.data.threads import num_cores
 from triplee.runfolder import unwritable
@@ -34,7 +33,8 @@ class _Worker:
     group: Group | None = None
 
 
-_Answers = queue.SimpleQueue[tuple[_Worker, str | None]]  # no line: the worker has ended
+_Process = subprocess.Popen[str]
+_Answers = queue.SimpleQueue[tuple[_Worker, _Process, str | None]]  # no line: the process has ended
 
 
 class LocalEngine:
@@ -47,8 +47,8 @@ class LocalEngine:
             self.num_threads = max(1, num_cores() // len(environments))
         else:
             # A thread for each run by default: small steps gain nothing from more (bench/step.py).
-            self.num_threads = cpus
-            environments = [{"OMP_NUM_THREADS": str(cpus)}] * max(1, num_cores() // cpus)
+            self.num_threads = min(cpus, num_cores())
+            environments = [{"OMP_NUM_THREADS": str(self.num_threads)}] * (num_cores() // self.num_threads)
         self.num_workers = len(environments)
         self._answers: _Answers = queue.SimpleQueue()
         self._workers = [
@@ -68,14 +68,19 @@ class LocalEngine:
     def wait(self, seconds: float) -> list[tuple[Group, Ending]]:
         """The groups that have ended, after so many seconds at most."""
         try:
-            worker, answer = self._answers.get(timeout=seconds)
+            worker, process, answer = self._answers.get(timeout=seconds)
         except queue.Empty:
+            return []
+        if process is not worker.process:  # replaced meanwhile
             return []
         group, worker.group = worker.group, None
         if answer is None:
             ending = Ending(f"its worker process ended with {_bury(worker)}, see {worker.log}", kind="crashed")
         else:
             ending = Ending(**json.loads(answer))
+            if ending.details:  # after an error that nobody foresaw a process, or its GPU, may be good for nothing
+                _tell(process, STOP)
+                _bury(worker)
         self._hand_out()
         return [(group, ending)] if group else []
 
@@ -86,21 +91,17 @@ class LocalEngine:
                 self._give(worker, worker.group)
 
     def _give(self, worker: _Worker, group: Group) -> None:
-        if worker.process is None:
-            self._start(worker)
-        assert worker.process and worker.process.stdin
-        with suppress(BrokenPipeError):  # it has just died: its reader says so
-            worker.process.stdin.write(group.to_json() + "\n")
-            worker.process.stdin.flush()
+        worker.process = worker.process or self._start(worker)
+        _tell(worker.process, group.to_json() + "\n")
 
-    def _start(self, worker: _Worker) -> None:
+    def _start(self, worker: _Worker) -> _Process:
         try:
             worker.log.parent.mkdir(parents=True, exist_ok=True)
             log = worker.log.open("ab")
         except OSError as error:
             raise unwritable(worker.log, error) from None
         with log:
-            worker.process = subprocess.Popen(
+            process = subprocess.Popen(
                 [sys.executable, "-m", "triplee.sweep.worker"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -109,17 +110,15 @@ class LocalEngine:
                 env=worker.environment,
                 start_new_session=True,  # Ctrl-C is for the sweep, which tells its workers
             )
-        assert worker.process.stdout
-        threading.Thread(target=_read, args=(self._answers, worker, worker.process.stdout), daemon=True).start()
+        threading.Thread(target=_read, args=(self._answers, worker, process), daemon=True).start()
+        return process
 
     def stop(self) -> None:
         """Let every run at work finish its step and save; nothing is left running."""
         self._waiting.clear()
         for worker in self._workers:
-            if worker.process and worker.process.stdin:
-                with suppress(BrokenPipeError):
-                    worker.process.stdin.write(STOP)
-                    worker.process.stdin.flush()
+            if worker.process:
+                _tell(worker.process, STOP)
                 worker.process.send_signal(signal.SIGTERM)
         for worker in self._workers:
             if worker.process:
@@ -147,8 +146,16 @@ def _bury(worker: _Worker) -> str:
     return f"signal {-code}" if code < 0 else f"exit code {code}"
 
 
-def _read(answers: _Answers, worker: _Worker, pipe: IO[str]) -> None:
-    with pipe:
+def _tell(process: _Process, line: str) -> None:
+    assert process.stdin
+    with suppress(BrokenPipeError):  # it has just died: its reader says so
+        process.stdin.write(line)
+        process.stdin.flush()
+
+
+def _read(answers: _Answers, worker: _Worker, process: _Process) -> None:
+    assert process.stdout
+    with process.stdout as pipe:
         for line in pipe:
-            answers.put((worker, line))
-    answers.put((worker, None))
+            answers.put((worker, process, line))
+    answers.put((worker, process, None))

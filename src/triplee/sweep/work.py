@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -57,9 +57,10 @@ class Ending:
     """How the training of a group ended; with an error, runs without a result may not be to blame."""
 
     error: str = ""
-    details: str = ""
+    details: str = ""  # the traceback of an error that was not meant for people
     failures: Mapping[str, str] = field(default_factory=dict)  # runs that are to blame, and what for
-    kind: str = "worked"  # or "crashed": the worker is gone; "unwritable": there is no use in going on
+    # Crashed: the worker is gone. Unwritable: there is no use in going on.
+    kind: Literal["worked", "crashed", "unwritable"] = "worked"
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
