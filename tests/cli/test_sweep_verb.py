@@ -70,8 +70,9 @@ def test_what_is_asked_wrongly_is_one_line_and_leaves_nothing(call: Call, small_
         "--set takes KEY=VALUE": ["--set", "epochs"],
     }.items():
         assert_refused(call(*good, *more), line)
-    assert not (tmp_path / "out").exists()
     assert_refused(call(*good, "--address", "auto"), "--address is for --engine ray")
+    assert_refused(call("sweep", "pacs", "--root", tmp_path, "--out", tmp_path / "out"), "pacs", str(tmp_path))
+    assert not (tmp_path / "out").exists()
 
 
 def test_ray_that_is_not_installed_is_one_line(call: Call, small_folder: Path, tmp_path: Path) -> None:

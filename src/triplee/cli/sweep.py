@@ -1,6 +1,7 @@
 """The verb `sweep`: an experiment in, tables out; what it trained stays for the next time."""
 
 import sys
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,8 +13,8 @@ from triplee.cli.printing import Stopped, print_table
 from triplee.settings import InputError
 
 if TYPE_CHECKING:
-    from triplee.sweep.grid import PlannedRun
-    from triplee.sweep.run import Engine
+    from triplee.sweep.grid import Grid
+    from triplee.sweep.run import Engine, SweepFolder
 
 
 class EngineName(StrEnum):
@@ -64,12 +65,10 @@ def sweep(
         raise InputError("which experiment? `triplee sweep --list` explains those that have a name")
     name, declared = load_experiment(experiment)
     changes = parse_changes([*(set_ or []), *([f"epochs={epochs}"] if epochs else [])])
-    from triplee.engine.train import Interrupted
     from triplee.results.tables import FORMATS
-    from triplee.sweep.display import make_display
     from triplee.sweep.grid import plan_grid
     from triplee.sweep.report import make_report, write_report
-    from triplee.sweep.run import SweepFolder, train_all
+    from triplee.sweep.run import SweepFolder
 
     grid = plan_grid(
         name,
@@ -82,28 +81,19 @@ def sweep(
         root=root,
     )
     folder = SweepFolder(out)
-    tables = out / (f"{name}-{Path(grid.data[0]).name}" if len(grid.data) == 1 else name)
+    if engine == EngineName.local and not all(map(folder.is_done, grid.runs)):
+        _check_machine(grid, address, device, root, skip_bad)
     with folder.claim():
         for run in grid.runs:
             if retry_failed:
                 folder.forget_failure(run)
-        waiting = [run for run in grid.runs if not folder.is_done(run) and not folder.failure(run)]
-        try:
-            if waiting:
-                chosen = _make_engine(engine, out, address, cpus, gpus, device)
-                print(f"triplee: {len(waiting)} of {len(grid.runs)} runs to train", file=sys.stderr, flush=True)
-                if engine == EngineName.local:
-                    _prepare(waiting, root, skip_bad)
-                with make_display(grid, folder) as display:
-                    train_all(grid.runs, chosen, folder, display, root=root, skip_bad=skip_bad)
-        except Interrupted:
-            num_done = sum(map(folder.is_done, grid.runs))
-            write_report(make_report(grid, folder), tables)
-            state = f"stopped and saved, {num_done} of {len(grid.runs)} runs done"
-            raise Stopped(f"{state}; go on with the same command") from None
-        report = make_report(grid, folder)
+        is_whole = _train(grid, folder, lambda: _make_engine(engine, out, address, cpus, gpus, device), root, skip_bad)
+        report, tables = make_report(grid, folder), out / grid.file_name
         write_report(report, tables)
+        num_done = sum(map(folder.is_done, grid.runs))
         failures = {run.name: line for run in grid.runs if (line := folder.failure(run))}
+    if not is_whole:
+        raise Stopped(f"stopped and saved, {num_done} of {len(grid.runs)} runs done; go on with the same command")
     print(FORMATS[format_](report), end="")
     print(f"triplee: tables are in {tables}.md, .tex and .csv", file=sys.stderr)
     for run_name, line in failures.items():
@@ -128,6 +118,15 @@ def _list(names: list[str]) -> None:
     print_table(["experiment", "what it compares", "data", "rows", "in the paper"], table)
 
 
+def _check_machine(grid: "Grid", address: str | None, device: str | None, root: Path | None, skip_bad: bool) -> None:
+    """Before there is a folder: refuse what this machine has not got, and decode images before many want them."""
+    if address is not None:
+        raise InputError("--address is for --engine ray")
+    choose_device(device)
+    for data, image_size in dict.fromkeys((run.data, run.recipe.image_size) for run in grid.runs):
+        load_pool(data, image_size, root, skip_bad)
+
+
 def _make_engine(
     name: EngineName, out: Path, address: str | None, cpus: int, gpus: float, device: str | None
 ) -> "Engine":
@@ -135,14 +134,27 @@ def _make_engine(
         from triplee.sweep.on_ray import RayEngine
 
         return RayEngine(address, cpus, gpus, device, out)
-    if address is not None:
-        raise InputError("--address is for --engine ray")
     from triplee.sweep.local import LocalEngine
 
     return LocalEngine(choose_device(device).type, cpus, out / "logs")
 
 
-def _prepare(runs: "list[PlannedRun]", root: Path | None, skip_bad: bool) -> None:
-    """Decode the images once, before several workers want them."""
-    for data, image_size in dict.fromkeys((run.data, run.recipe.image_size) for run in runs):
-        load_pool(data, image_size, root, skip_bad)
+def _train(
+    grid: "Grid", folder: "SweepFolder", make_engine: "Callable[[], Engine]", root: Path | None, skip_bad: bool
+) -> bool:
+    """Train what is left, with something to look at; gives whether it came to its end."""
+    from triplee.engine.train import Interrupted
+    from triplee.sweep.display import make_display
+    from triplee.sweep.run import train_all
+
+    waiting = [run for run in grid.runs if not folder.is_done(run) and not folder.failure(run)]
+    if not waiting:
+        return True
+    engine = make_engine()
+    print(f"triplee: {len(waiting)} of {len(grid.runs)} runs to train", file=sys.stderr, flush=True)
+    try:
+        with make_display(grid, folder) as display:
+            train_all(grid.runs, engine, folder, display, root=root, skip_bad=skip_bad)
+    except Interrupted:
+        return False
+    return True

@@ -61,6 +61,11 @@ class Grid:
     cells: Mapping[tuple[str, str, int], tuple[PlannedRun, ...]]
 
     @property
+    def file_name(self) -> str:
+        """Of its tables, without the suffix."""
+        return f"{self.name}-{Path(self.data[0]).name}" if len(self.data) == 1 else self.name
+
+    @cached_property
     def runs(self) -> list[PlannedRun]:
         return list({run.name: run for runs in self.cells.values() for run in runs}.values())
 
