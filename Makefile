@@ -26,7 +26,12 @@ $(VENV)/.kernels: $(VENV)/.installed
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -c constraints.txt 'triton; platform_system == "Linux"'
 	touch $@
 
-test: lint types $(VENV)/.kernels ## lint, types, then all tests
+# Nor this, of 80 MB: where it cannot be had, the tests of sweeps on a cluster are skipped.
+$(VENV)/.ray: $(VENV)/.installed
+	-$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt ray
+	touch $@
+
+test: lint types $(VENV)/.kernels $(VENV)/.ray ## lint, types, then all tests
 	$(BIN)/pytest -n 2
 
 lint: setup ## ruff: style and formatting

@@ -45,6 +45,14 @@ CONFIG_TYPES = {
 }
 
 
+class Unwritable(InputError):
+    """The disk is full or refuses: no fault of what was to be written."""
+
+
+class InUse(InputError):
+    """Another process has the run folder."""
+
+
 def write_atomically(path: Path, content: bytes) -> None:
     """Write a file whole or not at all; a failure is one line and leaves what was there before."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}{UNFINISHED}")
@@ -72,10 +80,10 @@ def _sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def unwritable(path: Path, error: OSError) -> InputError:
+def unwritable(path: Path, error: OSError) -> Unwritable:
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
     reason = "the disk is full, make room" if full else (error.strerror or str(error)).lower()
-    return InputError(f"cannot write {path}: {reason}; what was saved before is untouched")
+    return Unwritable(f"cannot write {path}: {reason}; what was saved before is untouched")
 
 
 def digest_tensors(tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]) -> str:
@@ -208,9 +216,7 @@ class RunFolder:
                 for unfinished in folder.glob(f".*{UNFINISHED}"):
                     unfinished.unlink()
         except filelock.Timeout:
-            raise InputError(
-                f"{self.path} is in use by another process: wait for it, or choose another --out"
-            ) from None
+            raise InUse(f"{self.path} is in use by another process: wait for it, or choose another --out") from None
         except OSError as error:
             self.release()
             raise unwritable(self.path, error) from None

@@ -148,3 +148,10 @@ def make_recipe(values: Mapping[str, Any], base: Recipe | None = None) -> Recipe
         first = error.errors()[0]
         where = f"recipe key {first['loc'][0]!r}: " if first["loc"] else ""
         raise InputError(where + first["msg"].removeprefix("Value error, ").replace("Input should", "should")) from None
+
+
+def files_in_full(recipe: Recipe) -> Recipe:
+    """With the whole paths of its files, so that the run can go on from another working folder."""
+    named = {"weights": ("none", "imagenet"), "stylizer": ("fit",)}
+    paths = {key: getattr(recipe, key) for key, names in named.items() if getattr(recipe, key) not in names}
+    return make_recipe({key: str(user_path(path).absolute()) for key, path in paths.items()}, recipe)

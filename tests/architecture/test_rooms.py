@@ -10,7 +10,7 @@ FILES = sorted(SOURCE.rglob("*.py"), key=lambda path: (len(path.parts), path))  
 
 # A room may import from rooms before it, never from one behind it.
 ORDER = (
-    "settings recipes seeding runfolder data plan augment nets engine export results demo progress cli".split()  # noqa: SIM905
+    "settings recipes seeding runfolder data plan augment nets engine export results sweep demo progress cli".split()  # noqa: SIM905
 )
 
 

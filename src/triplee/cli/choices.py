@@ -7,7 +7,7 @@ import typer
 import yaml
 
 from triplee.cli.printing import image_bar, warn
-from triplee.settings import InputError, Recipe, make_recipe, user_path
+from triplee.settings import InputError, Recipe, files_in_full, make_recipe
 
 DataArgument = Annotated[
     str, typer.Argument(help="digits (embedded), a benchmark's name, or a folder <domain>/<class>/<image>")
@@ -27,7 +27,7 @@ def choose_recipe(name: str, changes: list[str], weights: Path | None = None) ->
     if weights is not None:
         values["weights"] = str(weights)
     if not name.endswith((".yaml", ".yml")):
-        return _in_full(make_recipe(values, find_recipe(name))), name
+        return files_in_full(make_recipe(values, find_recipe(name))), name
     try:
         content = yaml.safe_load(Path(name).read_text())
     except FileNotFoundError:
@@ -39,7 +39,7 @@ def choose_recipe(name: str, changes: list[str], weights: Path | None = None) ->
     called = Path(name).stem
     if isinstance(content.get("recipe"), dict):  # a run's config.yaml: run it again
         content, called = content["recipe"], str(content.get("recipe_name", called))
-    return _in_full(make_recipe({**{str(key): value for key, value in content.items()}, **values})), called
+    return files_in_full(make_recipe({**{str(key): value for key, value in content.items()}, **values})), called
 
 
 def parse_changes(changes: list[str]) -> dict[str, Any]:
@@ -51,13 +51,6 @@ def parse_changes(changes: list[str]) -> dict[str, Any]:
             raise InputError(f"--set takes KEY=VALUE, not {change!r}")
         values[key.strip()] = _parse_value(text, change)
     return values
-
-
-def _in_full(recipe: Recipe) -> Recipe:
-    """With the whole paths of its files, so that the run can go on from another working folder."""
-    named = {"weights": ("none", "imagenet"), "stylizer": ("fit",)}
-    paths = {key: getattr(recipe, key) for key, names in named.items() if getattr(recipe, key) not in names}
-    return make_recipe({key: str(user_path(path).absolute()) for key, path in paths.items()}, recipe)
 
 
 def _parse_value(text: str, change: str) -> Any:

@@ -10,6 +10,7 @@ import typer
 from triplee import __version__
 from triplee.cli import data, exporting, predicting, style, verbs
 from triplee.cli.printing import Stopped
+from triplee.cli.sweep import sweep
 from triplee.settings import InputError
 
 app = typer.Typer(
@@ -28,6 +29,7 @@ for verb in (
     exporting.fuse,
     exporting.export,
     verbs.recipes,
+    sweep,
 ):
     app.command()(verb)
 app.add_typer(data.app, name="data")

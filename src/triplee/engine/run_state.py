@@ -4,7 +4,7 @@ Comes in: the stack that trains its members, and their progress; goes out: the f
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -69,6 +69,10 @@ class Folds:
 
 class Diverged(InputError):
     """A loss became NaN or infinite: the end of its run, not of the others in the stack."""
+
+    def __init__(self, text: str, by_folder: Mapping[Path, str] | None = None) -> None:
+        super().__init__(text)
+        self.by_folder = by_folder or {}
 
 
 class RunState:

@@ -83,10 +83,11 @@ def train_runs(
     device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
     with stop_on_interrupt() as interrupted:
         outcomes = _train(pool, runs, observer, resume, device, interrupted)
-    failures = {run.out: o for run, o in zip(runs, outcomes, strict=True) if isinstance(o, Diverged)}
+    failures = {run.out: str(o) for run, o in zip(runs, outcomes, strict=True) if isinstance(o, Diverged)}
     if failures:
         out, first = next(iter(failures.items()))
-        raise first if len(runs) == 1 else Diverged(f"{len(failures)} of {len(runs)} runs failed; {out}: {first}")
+        text = first if len(runs) == 1 else f"{len(failures)} of {len(runs)} runs failed; {out}: {first}"
+        raise Diverged(text, failures)
     return [outcome for outcome in outcomes if not isinstance(outcome, Diverged)]
 
 

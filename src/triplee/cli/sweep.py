@@ -1,0 +1,160 @@
+"""The verb `sweep`: an experiment in, tables out; what it trained stays for the next time."""
+
+import sys
+from collections.abc import Callable
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from triplee.cli.choices import Device, Root, SkipBad, choose_device, load_pool, parse_changes
+from triplee.cli.printing import Stopped, print_table
+from triplee.settings import InputError
+
+if TYPE_CHECKING:
+    from triplee.sweep.grid import Grid
+    from triplee.sweep.run import Engine, SweepFolder
+
+
+class EngineName(StrEnum):
+    local = "local"
+    ray = "ray"
+
+
+class TableFormat(StrEnum):
+    md = "md"
+    tex = "tex"
+    csv = "csv"
+
+
+def sweep(
+    experiment: Annotated[str | None, typer.Argument(help="name from --list, or a YAML file of the same form")] = None,
+    data: Annotated[str | None, typer.Option(help="other data: digits, a benchmark's name or a folder")] = None,
+    rows: Annotated[str | None, typer.Option(help="only these rows, comma-separated")] = None,
+    targets: Annotated[str | None, typer.Option(help="only these targets, comma-separated")] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="how many, from 0 (default: the experiment's)")] = None,
+    epochs: Annotated[int | None, typer.Option(min=1, help="the same as --set epochs=N")] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="change a recipe key of every row")
+    ] = None,
+    root: Root = None,
+    skip_bad: SkipBad = False,
+    out: Annotated[Path, typer.Option(help="folder for runs and tables; experiments may share it")] = Path("sweeps"),
+    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="try runs again that have failed")] = False,
+    format_: Annotated[TableFormat, typer.Option("--format", help="to print; all are written")] = TableFormat.md,
+    engine: Annotated[EngineName, typer.Option(help="this machine, or a Ray cluster")] = EngineName.local,
+    address: Annotated[
+        str | None, typer.Option(help="of a Ray cluster (default: one of its own on this machine)")
+    ] = None,
+    cpus: Annotated[int, typer.Option(min=1, help="cores for each run")] = 1,
+    gpus: Annotated[float, typer.Option(min=0.01, help="GPUs for each group of runs, with ray")] = 1.0,
+    device: Device = None,
+    list_: Annotated[bool, typer.Option("--list", help="explain the experiments")] = False,
+) -> None:
+    """Train every run of an experiment and print its table; the same command again goes on, or prints.
+
+    Example: triplee sweep components --data digits --epochs 2 --seeds 1
+    """
+    from triplee.sweep.experiment import experiment_names, load_experiment
+
+    if list_:
+        _list(experiment_names())
+        return
+    if experiment is None:
+        raise InputError("which experiment? `triplee sweep --list` explains those that have a name")
+    name, declared = load_experiment(experiment)
+    changes = parse_changes([*(set_ or []), *([f"epochs={epochs}"] if epochs else [])])
+    from triplee.results.tables import FORMATS
+    from triplee.sweep.grid import plan_grid
+    from triplee.sweep.report import make_report, write_report
+    from triplee.sweep.run import SweepFolder
+
+    grid = plan_grid(
+        name,
+        declared,
+        data=data,
+        rows=_words(rows),
+        targets=_words(targets),
+        num_seeds=seeds,
+        changes=changes,
+        root=root,
+    )
+    folder = SweepFolder(out)
+    if engine == EngineName.local and not all(map(folder.is_done, grid.runs)):
+        _check_machine(grid, address, device, root, skip_bad)
+    with folder.claim():
+        for run in grid.runs:
+            if retry_failed:
+                folder.forget_failure(run)
+        is_whole = _train(grid, folder, lambda: _make_engine(engine, out, address, cpus, gpus, device), root, skip_bad)
+        report, tables = make_report(grid, folder), out / grid.file_name
+        write_report(report, tables)
+        num_done = sum(map(folder.is_done, grid.runs))
+        failures = {run.name: line for run in grid.runs if (line := folder.failure(run))}
+    if not is_whole:
+        raise Stopped(f"stopped and saved, {num_done} of {len(grid.runs)} runs done; go on with the same command")
+    print(FORMATS[format_](report), end="")
+    print(f"triplee: tables are in {tables}.md, .tex and .csv", file=sys.stderr)
+    for run_name, line in failures.items():
+        print(f"triplee: {run_name} failed: {line}", file=sys.stderr)
+    if failures:
+        print(f"triplee: {len(failures)} of {len(grid.runs)} runs failed: try with --retry-failed", file=sys.stderr)
+        raise typer.Exit(1)
+
+
+def _words(text: str | None) -> list[str]:
+    return [word.strip() for word in text.split(",")] if text else []
+
+
+def _list(names: list[str]) -> None:
+    from triplee.sweep.experiment import load_experiment
+
+    table = []
+    for name in names:
+        _, found = load_experiment(name)
+        labels = ", ".join(dict.fromkeys(paper.label for paper in found.paper))
+        table.append([name, found.about, ", ".join(found.data), ", ".join(found.rows), labels])
+    print_table(["experiment", "what it compares", "data", "rows", "in the paper"], table)
+
+
+def _check_machine(grid: "Grid", address: str | None, device: str | None, root: Path | None, skip_bad: bool) -> None:
+    """Before there is a folder: refuse what this machine has not got, and decode images before many want them."""
+    if address is not None:
+        raise InputError("--address is for --engine ray")
+    choose_device(device)
+    for data, image_size in dict.fromkeys((run.data, run.recipe.image_size) for run in grid.runs):
+        load_pool(data, image_size, root, skip_bad)
+
+
+def _make_engine(
+    name: EngineName, out: Path, address: str | None, cpus: int, gpus: float, device: str | None
+) -> "Engine":
+    if name == EngineName.ray:
+        from triplee.sweep.on_ray import RayEngine
+
+        return RayEngine(address, cpus, gpus, device, out)
+    from triplee.sweep.local import LocalEngine
+
+    return LocalEngine(choose_device(device).type, cpus, out / "logs")
+
+
+def _train(
+    grid: "Grid", folder: "SweepFolder", make_engine: "Callable[[], Engine]", root: Path | None, skip_bad: bool
+) -> bool:
+    """Train what is left, with something to look at; gives whether it came to its end."""
+    from triplee.engine.train import Interrupted
+    from triplee.sweep.display import make_display
+    from triplee.sweep.run import train_all
+
+    waiting = [run for run in grid.runs if not folder.is_done(run) and not folder.failure(run)]
+    if not waiting:
+        return True
+    engine = make_engine()
+    print(f"triplee: {len(waiting)} of {len(grid.runs)} runs to train", file=sys.stderr, flush=True)
+    try:
+        with make_display(grid, folder) as display:
+            train_all(grid.runs, engine, folder, display, root=root, skip_bad=skip_bad)
+    except Interrupted:
+        return False
+    return True

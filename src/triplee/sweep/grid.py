@@ -1,0 +1,175 @@
+"""From an experiment to runs: rows × columns × seeds, where a run that several cells ask for is planned once.
+
+Comes in: an experiment and what the command line adapts. Goes out: a Grid: which runs there are, which of them a cell
+of the table needs, and what the paper prints for it.
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from triplee.data.catalog import benchmark_names, find_benchmark
+from triplee.data.load import EMBEDDED, default_recipe, list_data
+from triplee.recipes import has_setting, method_recipe, nearest_recipe
+from triplee.settings import InputError, Recipe, files_in_full, make_recipe, nearest, user_path
+from triplee.sweep.experiment import AVERAGE, Experiment, Row
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """A run to be: its name is its folder's, and tells it from every other run whatever experiment asks for it."""
+
+    data: str
+    target: str
+    seed: int
+    recipe: Recipe
+
+    def to_values(self) -> dict[str, Any]:
+        return {"data": self.data, "target": self.target, "seed": self.seed, "recipe": self.recipe.model_dump()}
+
+    @staticmethod
+    def from_values(values: Mapping[str, Any]) -> "PlannedRun":
+        return PlannedRun(**{**values, "recipe": make_recipe(values["recipe"])})
+
+    @cached_property
+    def recipe_name(self) -> str:
+        return nearest_recipe(self.recipe, _setting(self.data).partition("-resnet")[0])
+
+    @cached_property
+    def name(self) -> str:
+        # Only what differs from the defaults: a recipe key of a later version is no reason to train again.
+        content = f"{self.data}\n{self.recipe.model_dump_json(exclude_defaults=True)}"
+        digest = hashlib.blake2b(content.encode(errors="surrogateescape"), digest_size=4).hexdigest()
+        return f"{Path(self.data).name}-{self.target}-{self.recipe_name}-{digest}-{self.seed}"
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The table to be. `cells`: for a row, a column and a seed the runs whose mean belongs there."""
+
+    name: str
+    data: tuple[str, ...]
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    seeds: tuple[int, ...]
+    baseline: str
+    paper_label: str
+    paper: Mapping[tuple[str, str], float]
+    cells: Mapping[tuple[str, str, int], tuple[PlannedRun, ...]]
+
+    @property
+    def file_name(self) -> str:
+        """Of its tables, without the suffix."""
+        return f"{self.name}-{Path(self.data[0]).name}" if len(self.data) == 1 else self.name
+
+    @cached_property
+    def runs(self) -> list[PlannedRun]:
+        return list({run.name: run for runs in self.cells.values() for run in runs}.values())
+
+
+def plan_grid(
+    name: str,
+    experiment: Experiment,
+    *,
+    data: str | None = None,
+    rows: Sequence[str] = (),
+    targets: Sequence[str] = (),
+    num_seeds: int | None = None,
+    changes: Mapping[str, Any] | None = None,
+    root: Path | None = None,
+) -> Grid:
+    """The grid of an experiment, on other data, with fewer rows or targets, more seeds or changed recipe keys."""
+    sets = tuple(map(_in_full, (data,) if data else experiment.data))
+    chosen = {row: experiment.rows[row] for row in _choose("row", rows, tuple(experiment.rows))}
+    paper = experiment.paper_table(sets)
+    columns = _columns(sets, paper.columns if paper else None, targets, root)
+    seeds = tuple(range(num_seeds or experiment.seeds))
+    recipes = {(row, d): _recipe(row, chosen[row], d, changes or {}) for row in chosen for d in sets}
+    cells = {
+        (row, column, seed): tuple(PlannedRun(d, target, seed, recipes[row, d]) for d, target in places)
+        for row in _told_apart(chosen, recipes)
+        for column, places in columns.items()
+        for seed in seeds
+    }
+    figures = {
+        (row, column): figure
+        for row, printed in (paper.figures.items() if paper else ())
+        for column, figure in zip(paper.columns if paper else (), printed, strict=True)
+        # The paper's average is over all columns, so it is no match for one over some.
+        if column in columns or (column == AVERAGE and len(columns) == len(printed) - 1)
+    }
+    titles = [c for c in paper.columns if c in columns or c == AVERAGE] if paper else [*columns, AVERAGE]
+    rows = tuple(dict.fromkeys(row for row, _, _ in cells))
+    return Grid(
+        name=name,
+        data=sets,
+        rows=rows,
+        columns=tuple(titles if len(columns) > 1 else columns),
+        seeds=seeds,
+        baseline=experiment.baseline if experiment.baseline in rows else rows[0],
+        paper_label=paper.label if paper else "",
+        paper=figures,
+        cells=cells,
+    )
+
+
+def _in_full(data: str) -> str:
+    """A folder with its whole path, so that the runs are the same from another working folder."""
+    return data if data == EMBEDDED or data in benchmark_names() else str(user_path(data).absolute())
+
+
+def _choose(kind: str, wanted: Sequence[str], known: Sequence[str]) -> tuple[str, ...]:
+    """Those wanted, in the order in which they are known; all of them where none is named."""
+    for name in wanted:
+        if name not in known:
+            raise InputError(f"unknown {kind} {name!r}: {nearest(name, known)}")
+    return tuple(name for name in known if name in wanted or not wanted)
+
+
+def _columns(
+    sets: tuple[str, ...], order: Sequence[str] | None, targets: Sequence[str], root: Path | None
+) -> dict[str, list[tuple[str, str]]]:
+    """For each column what it takes the mean over: (data, target)."""
+    if len(sets) > 1:
+        if targets:
+            raise InputError(f"--targets needs one set of data, this experiment has {len(sets)}: choose it with --data")
+        return {d: [(d, target) for target in _domains(d, root)] for d in sets}
+    data = next(iter(sets))
+    domains = [column for column in order or _domains(data, root) if column != AVERAGE]
+    return {target: [(data, target)] for target in _choose("target", targets, domains)}
+
+
+def _domains(data: str, root: Path | None) -> tuple[str, ...]:
+    if data in benchmark_names():
+        return tuple(find_benchmark(data).domains)
+    if data == EMBEDDED:
+        from triplee.data.digits import DOMAINS  # draws in what draws digits
+
+        return DOMAINS
+    return tuple(list_data(data, root).domains)
+
+
+def _setting(data: str) -> str:
+    return default_recipe(data).removesuffix("-triplee-fourier")
+
+
+def _recipe(title: str, row: Row, data: str, changes: Mapping[str, Any]) -> Recipe:
+    """The row's method in the setting of the data; what the row itself changes stands above all other changes."""
+    setting = _setting(data)
+    if row.backbone and has_setting(f"{data}-{row.backbone}"):
+        setting = f"{data}-{row.backbone}"
+    try:
+        return files_in_full(method_recipe(setting, row.method, {**changes, **row.changes}))
+    except InputError as error:
+        raise InputError(f"row {title!r}: {error}") from None
+
+
+def _told_apart(rows: Mapping[str, Row], recipes: Mapping[tuple[str, str], Recipe]) -> list[str]:
+    """The rows but those that are an earlier one again, as ResNet-50's where the data have no setting for it."""
+    first: dict[tuple[str, ...], str] = {}
+    for row in rows:
+        first.setdefault(tuple(r.model_dump_json() for (title, _), r in recipes.items() if title == row), row)
+    return list(first.values())

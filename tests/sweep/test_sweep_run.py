@@ -1,0 +1,210 @@
+"""A sweep on this machine: results, failures that stop nobody, workers that die, and going on where it was stopped."""
+
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from small_sweep import EXPERIMENT, SMALL, Watching, outcomes, small_grid
+
+from triplee.data.threads import num_cores
+from triplee.engine.train import Interrupted
+from triplee.settings import InputError, make_recipe
+from triplee.sweep.display import describe, duration
+from triplee.sweep.experiment import Experiment
+from triplee.sweep.grid import Grid, PlannedRun, plan_grid
+from triplee.sweep.local import LocalEngine
+from triplee.sweep.report import make_report, write_report
+from triplee.sweep.run import Standing, SweepFolder, train_all
+from triplee.sweep.work import Ending, Group, train_group
+
+
+@pytest.fixture(scope="module")
+def grid(small_folder: Path) -> Grid:
+    return small_grid(small_folder)
+
+
+@pytest.fixture(scope="module")
+def trained(grid: Grid, tmp_path_factory: pytest.TempPathFactory) -> tuple[SweepFolder, Watching]:
+    folder, observer = SweepFolder(tmp_path_factory.mktemp("trained")), Watching()
+    train_all(grid.runs, LocalEngine("cpu", 1, folder.logs_path), folder, observer)
+    return folder, observer
+
+
+class InThisProcess:
+    """An engine that trains groups here, one by one, or does with them what a test says."""
+
+    device, num_threads, num_workers = "cpu", 1, 1
+
+    def __init__(self) -> None:
+        self.at_work: list[Group] = []
+        self.stopped = False
+
+    def submit(self, group: Group) -> None:
+        self.at_work.append(group)
+
+    def wait(self, seconds: float) -> list[tuple[Group, Ending]]:
+        group = self.at_work.pop(0)
+        return [(group, self.train(group))]
+
+    def train(self, group: Group) -> Ending:
+        return train_group(group)
+
+    def stop(self) -> None:
+        self.stopped = True
+
+
+def test_all_runs_end_and_are_counted(grid: Grid, trained: tuple[SweepFolder, Watching]) -> None:
+    folder, observer = trained
+    last = observer.standings[-1]
+    assert len(last.done) == last.num_runs == len(grid.runs) == 12 and not last.failed and not last.epochs
+    news = [run for standing in observer.standings for run in standing.news]
+    assert sorted(run.name for run in news) == sorted(run.name for run in grid.runs)
+    assert all((folder.run_folder(run).read_result()["target"] == run.target) for run in grid.runs)
+
+
+def test_a_finished_sweep_trains_nothing_and_reports(grid: Grid, trained: tuple[SweepFolder, Watching]) -> None:
+    folder, _ = trained
+    engine = InThisProcess()
+    train_all(grid.runs, engine, folder, Watching())
+    assert engine.stopped and not engine.at_work
+    report = make_report(grid, folder)
+    assert [table.selection for table in report.tables] == ["source-val", "oracle", "last"]
+    for run in grid.runs:
+        result = folder.run_folder(run).read_result()
+        row = "two" if run.recipe.members == 2 else "one"
+        cells = [table.cells[row, run.target].by_seed[run.seed] for table in report.tables]
+        assert cells == [result["accuracy"], result["oracle_accuracy"], result["last_accuracy"]]
+    write_report(report, folder.path / "table")
+    assert {"table.md", "table.tex", "table.csv"} <= {path.name for path in folder.path.iterdir()}
+
+
+def test_leave_one_out_runs_have_all_three_selection_methods(small_folder: Path, tmp_path: Path) -> None:
+    experiment = Experiment.model_validate({**EXPERIMENT, "seeds": 1, "rows": {"one": {"method": "vanilla"}}})
+    changes = {**SMALL, "selection": "leave-one-out"}
+    grid = plan_grid("loo", experiment, data=str(small_folder), targets=["blue"], changes=changes)
+    folder = SweepFolder(tmp_path)
+    train_all(grid.runs, InThisProcess(), folder, Watching())
+    report = make_report(grid, folder)
+    assert [table.selection for table in report.tables] == ["source-val", "leave-one-out", "oracle", "last"]
+    assert report.tables[1].cells["one", "blue"].by_seed[0] == folder.run_folder(grid.runs[0]).read_result()["accuracy"]
+
+
+def test_what_fails_is_kept_and_the_others_are_unharmed(grid: Grid, tmp_path: Path) -> None:
+    """In one group as on a GPU: one run diverges, one cannot be split, ten are fine."""
+    wild = replace(grid.runs[0], recipe=make_recipe({"lr": 1e9}, grid.runs[0].recipe))
+    lost = replace(grid.runs[1], target="beige")
+    runs = [wild, lost, *grid.runs[2:]]
+    folder, observer = SweepFolder(tmp_path), Watching()
+
+    class OneGroup(InThisProcess):
+        def __init__(self) -> None:
+            super().__init__()
+            self.sizes: list[int] = []
+
+        def submit(self, group: Group) -> None:
+            self.sizes.append(len(group.runs))
+            super().submit(group)
+
+    engine = OneGroup()
+    engine.device = "cuda"  # so that all go together; they are trained on the CPU all the same
+    engine.train = lambda group: train_group(replace(group, device="cpu"))
+    train_all(runs, engine, folder, observer)
+    failed = observer.standings[-1].failed
+    assert failed.keys() == {wild, lost} and all(folder.is_done(run) for run in runs[2:])
+    assert "the loss became NaN or infinite" in failed[wild] and "unknown target 'beige'" in failed[lost]
+    assert engine.sizes[0] > 1 and engine.sizes.count(1) >= 2
+    engine.sizes.clear()
+    train_all(runs, engine, folder, Watching())
+    assert engine.sizes == []  # until somebody asks
+    folder.forget_failure(wild)
+    train_all(runs, engine, folder, Watching())
+    assert engine.sizes == [1] and folder.failure(wild)
+    table = make_report(replace(grid, cells={**grid.cells, ("one", "blue", 0): (wild,)}), folder).tables[0]
+    assert table.cells["one", "blue"].missing == table.cells["one", "average"].missing == "failed"
+
+
+def test_a_worker_that_is_killed_is_replaced_and_its_run_goes_on(
+    grid: Grid, trained: tuple[SweepFolder, Watching], tmp_path: Path
+) -> None:
+    folder, killed = SweepFolder(tmp_path), []
+    engine = LocalEngine("cpu", 1, folder.logs_path)
+
+    def kill_one(standing: Standing) -> None:
+        busy = [worker.process for worker in engine._workers if worker.group and worker.process]
+        if not killed and standing.done and busy:
+            killed.append(busy[0].pid)
+            os.kill(busy[0].pid, signal.SIGKILL)
+
+    train_all(grid.runs, engine, folder, Watching(kill_one))
+    assert killed and outcomes(grid, folder) == outcomes(grid, trained[0])
+
+
+def test_after_an_unforeseen_error_a_new_process_takes_over(grid: Grid, tmp_path: Path) -> None:
+    odd = replace(grid.runs[0], target=7)  # type: ignore[arg-type]  # which nobody checks so far inside
+    folder, observer = SweepFolder(tmp_path), Watching()
+    engine, processes = LocalEngine("cpu", 1000, folder.logs_path), set()  # all cores there are
+    observer.act = lambda _: processes.update(w.process.pid for w in engine._workers if w.process)
+    train_all([grid.runs[1], odd, grid.runs[2]], engine, folder, observer)
+    assert engine.num_workers == 1 and engine.num_threads == num_cores() and len(processes) == 2
+    assert observer.standings[-1].failed.keys() == {odd} and len(observer.standings[-1].done) == 2
+    assert "Traceback" in next(tmp_path.glob("failed/*.txt")).read_text()
+
+
+def test_a_run_that_always_crashes_its_worker_counts_as_failed(grid: Grid, tmp_path: Path) -> None:
+    folder, tries = SweepFolder(tmp_path), []
+
+    class Crashing(InThisProcess):
+        def train(self, group: Group) -> Ending:
+            tries.append(group.runs)
+            return Ending("its worker process ended with signal 11", kind="crashed")
+
+    train_all(grid.runs[:1], Crashing(), folder, Watching())
+    assert len(tries) == 3 and folder.failure(grid.runs[0]) == "its worker process ended with signal 11"
+
+
+def test_a_disk_that_refuses_stops_the_sweep_and_blames_no_run(grid: Grid, tmp_path: Path) -> None:
+    folder, engine = SweepFolder(tmp_path), InThisProcess()
+    engine.train = lambda group: Ending("cannot write /x: the disk is full, make room", kind="unwritable")
+    with pytest.raises(InputError, match="the disk is full"):
+        train_all(grid.runs, engine, folder, Watching())
+    assert engine.stopped and not any(map(folder.failure, grid.runs))
+
+
+def test_ctrl_c_saves_what_is_at_work_and_going_on_gives_the_same(small_folder: Path, tmp_path: Path) -> None:
+    grid = small_grid(small_folder, epochs=4, batch_size=4)
+    runs: list[PlannedRun] = grid.runs[-2:]
+    straight, stopped = SweepFolder(tmp_path / "straight"), SweepFolder(tmp_path / "stopped")
+    train_all(runs, LocalEngine("cpu", 1, straight.logs_path), straight, Watching())
+
+    def press_ctrl_c(standing: Standing) -> None:
+        if standing.epochs:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    engine = LocalEngine("cpu", 1, stopped.logs_path)
+    with pytest.raises(Interrupted):
+        train_all(runs, engine, stopped, Watching(press_ctrl_c))
+    assert all(worker.process is None or worker.process.poll() is not None for worker in engine._workers)
+    assert not all(map(stopped.is_done, runs))
+    train_all(runs, LocalEngine("cpu", 1, stopped.logs_path), stopped, Watching())
+    part = replace(grid, cells={("two", str(k), 0): (run,) for k, run in enumerate(runs)})
+    assert outcomes(part, stopped) == outcomes(part, straight)
+
+
+def test_one_folder_is_for_one_sweep_at_a_time(tmp_path: Path) -> None:
+    refused = pytest.raises(InputError, match="is in use by another sweep: wait for it, or choose another --out")
+    with SweepFolder(tmp_path / "out").claim(), refused, SweepFolder(tmp_path / "out").claim():
+        pass
+    with SweepFolder(tmp_path / "out").claim():
+        pass
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="is a file: choose another --out"), SweepFolder(tmp_path / "file").claim():
+        pass
+
+
+def test_how_far_it_is_in_words() -> None:
+    run = PlannedRun("digits", "street", 0, make_recipe({}))
+    standing = Standing([run], {}, {run: 3}, [], 40, 185.0)
+    assert describe(standing) == "1 of 40 runs done, 1 at work, about 3 min left"
+    assert [duration(s) for s in (7.2, 240, 9000)] == ["7 s", "4 min", "2.5 h"]
