@@ -10,6 +10,7 @@ import typer
 from triplee import __version__
 from triplee.cli import data, exporting, predicting, style, verbs
 from triplee.cli.printing import Stopped
+from triplee.cli.report import figure, report
 from triplee.cli.sweep import sweep
 from triplee.settings import InputError
 
@@ -30,6 +31,8 @@ for verb in (
     exporting.export,
     verbs.recipes,
     sweep,
+    report,
+    figure,
 ):
     app.command()(verb)
 app.add_typer(data.app, name="data")

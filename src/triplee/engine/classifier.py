@@ -21,6 +21,7 @@ from triplee.data.decode import decode_image, decode_picture
 from triplee.data.pool import MappedImages
 from triplee.engine.calibration import temper
 from triplee.engine.ensemble import Ensemble
+from triplee.nets.network import Network
 from triplee.settings import InputError, Recipe, make_recipe
 
 BATCH_BYTES = 4 << 20
@@ -61,6 +62,10 @@ class Classifier(nn.Module):
     @property
     def classes(self) -> list[str]:
         return self.config["classes"]
+
+    @property
+    def networks(self) -> list[Network]:
+        return list(self.ensemble.models)  # pyright: ignore[reportReturnType]
 
     @property
     def num_members(self) -> int:

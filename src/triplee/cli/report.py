@@ -1,0 +1,130 @@
+"""The verbs that show what was measured: the report page, and single figures for print."""
+
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from triplee.cli.choices import Device, Root, choose_device, load_pool
+from triplee.cli.printing import warn
+from triplee.settings import InputError
+
+if TYPE_CHECKING:
+    from triplee.data.pool import Pool
+    from triplee.results.records import Record
+
+Runs = Annotated[list[Path], typer.Argument(help="run folders, or folders that hold such, as a sweep's")]
+
+
+class Kind(StrEnum):
+    tsne = "tsne"
+    neighbours = "neighbours"
+    views = "views"
+    curves = "curves"
+
+
+def report(
+    runs: Runs,
+    out: Annotated[Path, typer.Option(help="HTML file")] = Path("report.html"),
+    title: Annotated[str, typer.Option(help="of the page")] = "Report",
+    pictures: Annotated[
+        bool, typer.Option("--pictures/--no-pictures", help="what needs the data and the networks: images, t-SNE")
+    ] = True,
+    root: Root = None,
+    device: Device = None,
+) -> None:
+    """One self-contained page: tables, curves, confusion, mistakes, t-SNE, neighbours, views, cost.
+
+    Example: triplee report runs --out report.html
+    """
+    from dataclasses import replace
+
+    from triplee.results.page import make_page, make_parts, read_tables
+    from triplee.results.pieces import look_at
+    from triplee.results.records import find_records
+    from triplee.runfolder import write_atomically
+
+    records, notes = find_records(runs)
+    parts = []
+    for part in make_parts(records):
+        pool, reason = _own_pool(part.methods[0].records[0], root) if pictures else (None, "")
+        compared = [method for method in (part.baseline, part.best) if method is not None]
+        looks = look_at(part.methods, part.targets, pool, compared, choose_device(device))
+        looks.notes += [f"Pictures are left out: {reason}"] if reason else []
+        parts.append(replace(part, looks=looks))
+    command = ["triplee", *sys.argv[1:]]
+    page = make_page(parts, read_tables(runs), notes, command, title)
+    write_atomically(out, page.encode(errors="xmlcharrefreplace"))
+    for note in notes:
+        warn(note)
+    print(f"{out}: {len(records)} {'run' if len(records) == 1 else 'runs'}, {len(page) / 1e6:.1f} MB")
+
+
+def figure(
+    kind: Annotated[Kind, typer.Argument(help="which")],
+    runs: Runs,
+    out: Annotated[Path, typer.Option(help="file ending in .svg, .png or .pdf")],
+    root: Root = None,
+    device: Device = None,
+) -> None:
+    """One figure in print quality: t-SNE maps of runs side by side, nearest training images, views, curves.
+
+    Example: triplee figure tsne runs/baseline runs/triplee --out tsne.pdf
+    """
+    from triplee.results import figures
+    from triplee.results.embedding import describe_features
+    from triplee.results.page import make_parts
+    from triplee.results.pieces import look_at_features, make_views
+    from triplee.results.records import find_records, group_by_method
+
+    figures.check_format(out)
+    records, notes = find_records(runs)
+    for note in notes:
+        warn(note)
+    with figures.house_style():
+        if kind == Kind.curves:
+            parts = make_parts(records)
+            if len(parts) > 1:
+                raise InputError(f"the runs are over {len(parts)} sets of data: name runs over one")
+            drawn = figures.draw_curves(parts[0].methods, parts[0].targets)
+        else:
+            last = records[-1]
+            pool, reason = _own_pool(last, root)
+            if pool is None:
+                raise InputError(reason)
+            if kind == Kind.views:
+                rows = [
+                    (op, [*([partner] if partner else []), *row])
+                    for op, partner, row in make_views(last, pool, choose_device(device))
+                ]
+                drawn = figures.draw_pictures(rows)
+            else:
+                chosen = {m.title: r for m in group_by_method(records) for r in m.of(last.target)[:1]}
+                look = look_at_features(chosen if kind == Kind.tsne else {"": last}, pool, choose_device(device))
+                if kind == Kind.tsne:
+                    drawn = figures.draw_map(look.places, look.labels_N, last.config["classes"])
+                else:
+                    drawn = figures.draw_pictures([("", [asked, *near]) for asked, near in look.neighbours])
+                for name, judged in look.judged.items():
+                    print(f"{name or last.config['recipe_name']}, {last.target}: {describe_features(judged)}")
+        figures.save_figure(drawn, out)
+    print(out)
+
+
+def _own_pool(record: "Record", root: Path | None) -> "tuple[Pool | None, str]":
+    """The data of a run, or why they cannot be had."""
+    own_root = record.config.get("root")
+    try:
+        pool = load_pool(
+            record.config["data"],
+            record.recipe.image_size,
+            root or (Path(own_root) if own_root else None),
+            skip_bad=True,
+        )
+    except InputError as error:
+        return None, str(error)
+    if pool.fingerprint != record.config["data_fingerprint"]:
+        return None, f"{record.config['data']} has changed since {record.path} was trained on it"
+    return pool, ""

@@ -1,0 +1,71 @@
+"""What a network makes of images: features, their t-SNE map, nearest training images, and numbers beside them.
+
+Comes in: a Classifier and images of a pool; goes out: arrays (paper, § "Visualization results").
+Axes: N images, F features of all members, K neighbours.
+"""
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+
+from triplee.data.pool import Pool
+from triplee.engine.classifier import BATCH_BYTES, Classifier
+from triplee.seeding import generator
+
+MOST_POINTS = 1000  # of a map: more are drawn over each other
+PERPLEXITY = 30
+NEIGHBOURS = 5
+
+
+@torch.inference_mode()
+def features_of(classifier: Classifier, pool: Pool, index_N: np.ndarray) -> np.ndarray:
+    """Pooled features (N,F) of the images, of unit length for each member, one member after another."""
+    batches = torch.from_numpy(index_N).split(max(1, BATCH_BYTES // math.prod(pool.images_NCHW.shape[1:])))
+    found = []
+    for batch in batches:
+        images = pool.images_NCHW[batch].to(classifier.device)
+        members = [network.features(images).float() for network in classifier.networks]
+        found.append(torch.cat([torch.nn.functional.normalize(member, dim=1) for member in members], 1).cpu())
+    return torch.cat(found).numpy()
+
+
+def choose_points(index_N: np.ndarray, most: int = MOST_POINTS) -> np.ndarray:
+    """Some of the images, the same each time."""
+    if len(index_N) <= most:
+        return index_N
+    return np.sort(generator(0, "map").choice(index_N, most, replace=False))
+
+
+def make_map(features_NF: np.ndarray) -> np.ndarray:
+    """t-SNE: places (N,2) in which neighbours stay neighbours; the same from the same features."""
+    from sklearn.manifold import TSNE
+
+    perplexity = min(PERPLEXITY, max(2, (len(features_NF) - 1) // 4))
+    return TSNE(perplexity=perplexity, init="pca", random_state=0).fit_transform(features_NF)
+
+
+def nearest_images(features_NF: np.ndarray, known_TF: np.ndarray, count: int = NEIGHBOURS) -> np.ndarray:
+    """For each image the rows (N,K) of the nearest known ones, the nearest first."""
+    similarity_NT = features_NF @ known_TF.T
+    return np.argsort(-similarity_NT, axis=1, kind="stable")[:, :count]
+
+
+def judge_features(
+    features_NF: np.ndarray, labels_N: np.ndarray, known_TF: np.ndarray, known_labels_T: np.ndarray
+) -> dict[str, float]:
+    """How often, in percent, the 5 nearest training images vote for the right class; and the classes' silhouette."""
+    from sklearn.metrics import silhouette_score
+
+    votes_NK = known_labels_T[nearest_images(features_NF, known_TF)]
+    chosen_N = np.array([np.bincount(votes).argmax() for votes in votes_NK])
+    several = 1 < len(np.unique(labels_N)) < len(labels_N)
+    silhouette = float(silhouette_score(features_NF, labels_N)) if several else math.nan
+    return {"neighbours": 100 * float((chosen_N == labels_N).mean()), "silhouette": silhouette}
+
+
+def describe_features(judged: Mapping[str, float]) -> str:
+    """What `judge_features` found, in words."""
+    right, silhouette = judged["neighbours"], judged["silhouette"]
+    return f"{right:.1f} % right by a vote of the 5 nearest training images, silhouette {silhouette:.3f}"

@@ -1,0 +1,367 @@
+"""The report page: one HTML file that asks nothing of anybody, made of runs (and their data, where it can be had).
+
+Comes in: Records; goes out: the text of the page. What needs images or networks is left out with a line where they are
+not there. The look is in page/: a Jinja template, a style sheet and a script, all of which end up inside the page.
+"""
+
+import base64
+import csv
+import io
+import json
+import platform
+import shlex
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import numpy
+import torch
+from PIL import Image
+from torch import Tensor
+
+from triplee import __version__
+from triplee.results import figures
+from triplee.results.embedding import describe_features
+from triplee.results.pieces import FeatureLook, Looks
+from triplee.results.records import Method, Record, describe, group_by_method
+from triplee.results.statistics import Estimate, paired_difference
+
+LARGEST, SMALL = 128, 64  # sides of pictures; small ones are kept to the pixel
+OVER = {"batch_size": "batch size b", "replay": "replay count r", "members": "members m"}
+MOST_CURVES = 12  # methods in one plot; more cannot be told apart
+
+
+@dataclass(frozen=True)
+class PaperTable:
+    """A table of a sweep, with the paper's figures: its title, columns, and rows of cells."""
+
+    title: str
+    columns: list[str]
+    rows: list[tuple[str, list[str]]]
+
+
+@dataclass(frozen=True)
+class Part:
+    """The runs over one set of data: a chapter of the page."""
+
+    data: str
+    targets: list[str]
+    methods: list[Method]
+    looks: Looks = field(default_factory=Looks)
+
+    @property
+    def best(self) -> Method:
+        """Of the methods with runs for most targets the one with the best average."""
+        return max(self.methods, key=lambda method: _rank(method, self.targets))
+
+    @property
+    def baseline(self) -> Method | None:
+        """What the best is compared with: the first of the paper's baselines that is there."""
+        for title in ("Baseline", "Baseline†", "Vanilla"):
+            for method in self.methods:
+                if method.title.startswith(title) and method is not self.best:
+                    return method
+        return next((method for method in self.methods if method is not self.best), None)
+
+
+def _rank(method: Method, targets: Sequence[str]) -> tuple[int, float]:
+    found = [e.mean for target in targets if (e := method.accuracy(target))]
+    return len(found), statistics.fmean(found) if found else 0.0
+
+
+def make_parts(records: Sequence[Record]) -> list[Part]:
+    """A part for each set of data, targets in the order of the data."""
+    by_data: dict[str, list[Record]] = {}
+    for record in records:
+        by_data.setdefault(record.data, []).append(record)
+    parts = []
+    for data, own in by_data.items():
+        order = own[0].config["domains"]
+        targets = sorted({record.target for record in own}, key=lambda name: order.index(name) if name in order else -1)
+        parts.append(Part(data, targets, group_by_method(own)))
+    return parts
+
+
+def read_tables(paths: Sequence[Path]) -> list[PaperTable]:
+    """The tables that sweeps wrote into their folders: ours, and what the paper prints."""
+    return [_read_table(file) for path in paths for file in sorted(path.glob("*.csv"))]
+
+
+def _read_table(file: Path) -> PaperTable:
+    with file.open(encoding="utf-8", newline="") as opened:
+        cells = [row for row in csv.DictReader(opened) if row.get("selection") == "source-val"]
+    columns = list(dict.fromkeys(row["column"] for row in cells))
+    by_row: dict[str, dict[str, str]] = {}
+    for row in cells:
+        by_row.setdefault(row["row"], {})[row["column"]] = _paper_cell(row)
+    rows = [(title, [own.get(column, "") for column in columns]) for title, own in by_row.items()]
+    title = f"{file.stem}: ours, mean ± standard error over seeds, in brackets the paper's figure and ours less it."
+    return PaperTable(title, ["method", *columns], rows)
+
+
+def _paper_cell(row: Mapping[str, str]) -> str:
+    if row["state"] != "done":
+        return row["state"]
+    text = f"{float(row['mean']):.1f}" + (f" ± {float(row['standard_error']):.1f}" if row["standard_error"] else "")
+    if not row["paper"]:
+        return text
+    return f"{text} ({float(row['paper']):.1f}, {float(row['ours_less_paper']):+.1f})".replace("-", "−")
+
+
+def make_page(
+    parts: Sequence[Part], tables: Sequence[PaperTable], notes: Sequence[str], command: Sequence[str], title: str
+) -> str:
+    """The whole page."""
+    folder = files("triplee.results") / "page"
+    environment = jinja2.Environment(
+        loader=jinja2.FunctionLoader(lambda name: (folder / name).read_text(encoding="utf-8")),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    environment.filters["picture"] = to_data_uri
+    with figures.house_style():
+        chapters = [_chapter(part) for part in parts]
+    return environment.get_template("report.html.j2").render(
+        title=title,
+        chapters=chapters,
+        tables=tables,
+        notes=notes,
+        command=shlex.join(command),
+        environment=_environment(parts),
+        css=(folder / "report.css").read_text(encoding="utf-8"),
+        js=(folder / "report.js").read_text(encoding="utf-8"),
+    )
+
+
+def to_data_uri(image_u8: Tensor) -> str:
+    """An image (3,H,W), inside the page."""
+    pixels = Image.fromarray(image_u8.permute(1, 2, 0).cpu().numpy())
+    kind = "PNG" if max(pixels.size) <= SMALL else "JPEG"
+    pixels.thumbnail((LARGEST, LARGEST))
+    buffer = io.BytesIO()
+    pixels.save(buffer, kind, quality=80)
+    return f"data:image/{kind.lower()};base64,{base64.b64encode(buffer.getvalue()).decode()}"
+
+
+def _chapter(part: Part) -> dict[str, Any]:
+    methods, targets = part.methods, part.targets
+    shown = methods[:MOST_CURVES]
+    plots = [
+        ("Accuracy by held-out domain", figures.draw_bars(methods, targets), "Bars: " + _in_words(part)),
+        (
+            "Accuracy by epoch",
+            figures.draw_curves(shown, targets),
+            "Curves of accuracy by epoch, a plot for each target",
+        ),
+        ("Losses by epoch", figures.draw_losses(shown, targets), "Curves of the two training losses by epoch"),
+    ]
+    plots += [
+        (f"Accuracy over {words}", figures.draw_over(words, series, targets), f"Average accuracy over {words}")
+        for key, words in OVER.items()
+        if (series := _series(methods, key))
+    ]
+    return {
+        "data": part.data,
+        "summary": _summary(part),
+        "table": _accuracy_table(part),
+        "plots": [
+            {"title": title, "svg": figures.to_svg(figure, f"{part.data}. {words}")} for title, figure, words in plots
+        ],
+        "hidden": max(0, len(methods) - MOST_CURVES),
+        "runs": [_run_row(method, record) for method in methods for record in method.records],
+        "methods": [method.title for method in methods],
+        "best": part.best.title,
+        "targets": targets,
+        "costs": [_cost_row(method) for method in methods],
+        "calibration": [row for method in methods if (row := _calibration_row(method))],
+        "looks": part.looks,
+        "maps": [_map(part, look) for look in part.looks.features],
+        "confusions": json.dumps(part.looks.confusions, separators=(",", ":")).replace("</", "<\\/"),
+    }
+
+
+def _map(part: Part, look: FeatureLook) -> dict[str, str]:
+    words = "; ".join(f"{title}: {describe_features(judged)}" for title, judged in look.judged.items())
+    caption = f"{look.target}, {len(look.points)} images coloured by class. {words}."
+    figure = figures.draw_map(look.places, look.labels_N, part.methods[0].records[0].config["classes"])
+    return {"caption": caption, "svg": figures.to_svg(figure, f"{part.data}, t-SNE: {caption}")}
+
+
+def _summary(part: Part) -> list[str]:
+    """Three sentences: what there is, what is best, and by how much."""
+    num_runs = sum(len(method.records) for method in part.methods)
+    seeds = {record.seed for method in part.methods for record in method.records}
+    what = (
+        f"{num_runs} finished {_plural('run', num_runs)} of {len(part.methods)} {_plural('method', len(part.methods))}"
+    )
+    domains = f"{len(part.targets)} held-out {_plural('domain', len(part.targets))}"
+    lines = [f"{what} on {part.data}: {domains}, {len(seeds)} {_plural('seed', len(seeds))}."]
+    best, rival = part.best, part.baseline
+    average = best.average(part.targets)
+    if average is None:
+        return [*lines, "No method has a run for every held-out domain with one seed yet."]
+    told = _show(average)
+    if rival is None or (other := rival.average(part.targets)) is None:
+        return [*lines, f"{best.title} reaches {told} on average."]
+    lines.append(f"{best.title} is best with {told} on average, against {_show(other)} for {rival.title}.")
+    gains = {t: a.mean - b.mean for t in part.targets if (a := best.accuracy(t)) and (b := rival.accuracy(t))}
+    won = [target for target, gain in gains.items() if gain > 0]
+    least = min(gains, key=lambda target: gains[target])
+    tail = (
+        f"its smallest gain is {gains[least]:+.1f} points on {least}"
+        if len(gains) > 1
+        else f"by {gains[least]:+.1f} points"
+    )
+    lines.append(f"It is ahead on {len(won)} of {len(gains)} domains; {tail}.".replace("-", "−"))
+    return lines
+
+
+def _in_words(part: Part) -> str:
+    return "; ".join(
+        f"{method.title} {', '.join(f'{t} {e.mean:.1f}' for t in part.targets if (e := method.accuracy(t)))}"
+        for method in part.methods
+    )
+
+
+def _plural(word: str, count: int) -> str:
+    return word if count == 1 else word + "s"
+
+
+def _show(found: Estimate) -> str:
+    error = found.standard_error
+    return f"{found.mean:.1f}" + (f" ± {error:.1f}" if error is not None else "") + " %"
+
+
+def _accuracy_table(part: Part) -> dict[str, Any]:
+    columns = [*part.targets, *(["average"] if len(part.targets) > 1 else [])]
+    found = {
+        method.title: [
+            *(method.accuracy(target) for target in part.targets),
+            *([method.average(part.targets)] if len(part.targets) > 1 else []),
+        ]
+        for method in part.methods
+    }
+    best = [max((e.mean for row in found.values() if (e := row[k])), default=None) for k in range(len(columns))]
+    rows = []
+    for method in part.methods:
+        cells = [
+            {
+                "text": _show(e).removesuffix(" %") if e else "…",
+                "sort": e.mean if e else -1,
+                "best": bool(e) and e.mean == best[k],
+            }
+            for k, e in enumerate(found[method.title])
+        ]
+        rows.append(
+            {"title": method.title, "about": describe(method.records[0]), "cells": cells, "gain": _gain(part, method)}
+        )
+    return {"columns": columns, "rows": rows, "rival": part.baseline.title if part.baseline else ""}
+
+
+def _gain(part: Part, method: Method) -> dict[str, Any]:
+    """The paired difference of the average from the baseline's, over the seeds that both have."""
+    rival = part.baseline
+    if rival is None or method is rival:
+        return {"text": "", "sort": 0.0}
+    pairs = {
+        seed: (own, other)
+        for seed in {record.seed for record in method.records}
+        if (own := _seed_average(method, part.targets, seed)) is not None
+        and (other := _seed_average(rival, part.targets, seed)) is not None
+    }
+    if not pairs:
+        return {"text": "…", "sort": -1000}
+    found = paired_difference({s: a for s, (a, _) in pairs.items()}, {s: b for s, (_, b) in pairs.items()})
+    interval = found.interval()
+    between = f" [{interval[0]:+.1f}, {interval[1]:+.1f}]" if interval else ""
+    return {"text": f"{found.mean:+.1f}{between}".replace("-", "−"), "sort": found.mean}
+
+
+def _seed_average(method: Method, targets: Sequence[str], seed: int) -> float | None:
+    values = [record.accuracy for record in method.records if record.seed == seed and record.target in targets]
+    return statistics.fmean(values) if len(values) == len(targets) else None
+
+
+def _series(methods: Sequence[Method], key: str) -> dict[str, list[tuple[float, Method]]]:
+    """Methods that differ in one key alone, in series of two and more."""
+    alike: dict[str, list[tuple[float, Method]]] = {}
+    for method in methods:
+        values = method.recipe.model_dump()
+        value = values.pop(key)
+        alike.setdefault(json.dumps(values), []).append((float(value), method))
+    named = {}
+    for points in alike.values():
+        if len({value for value, _ in points}) > 1:
+            first = points[0][1]
+            others = [f"{words.split()[-1]} = {first.recipe.model_dump()[k]}" for k, words in OVER.items() if k != key]
+            named[", ".join(others)] = sorted(points, key=lambda point: point[0])
+    return named
+
+
+def _run_row(method: Method, record: Record) -> dict[str, Any]:
+    result = record.result
+    return {
+        "method": method.title,
+        "target": record.target,
+        "seed": record.seed,
+        "accuracy": record.accuracy,
+        "val": result["val_accuracy"],
+        "last": result["last_accuracy"],
+        "oracle": result["oracle_accuracy"],
+        "alone": statistics.fmean(result["members"]),
+        "epoch": result["epoch"],
+        "seconds": result["seconds"],
+        "folder": record.path.name,
+        "again": shlex.join(
+            [
+                *("triplee", "train", record.config["data"], "--target", record.target, "--seed", str(record.seed)),
+                *("--recipe", str(record.path / "config.yaml")),
+            ]
+        ),
+    }
+
+
+def _cost_row(method: Method) -> dict[str, Any]:
+    recipe, records = method.recipe, method.records
+    whole = recipe.members if recipe.ensemble == "whole" else 1
+    images = [record.result.get("train_images") for record in records]
+    views = [recipe.epochs * recipe.replay * whole * count for count in images if count]
+    memory = [record.result["memory_mb"] for record in records if "memory_mb" in record.result]
+    return {
+        "title": method.title,
+        "members": recipe.members,
+        "epochs": recipe.epochs,
+        "seconds": statistics.fmean(record.result["seconds"] for record in records),
+        "views": statistics.fmean(views) if views else None,
+        "memory": max(memory) if memory else None,
+    }
+
+
+def _calibration_row(method: Method) -> dict[str, Any] | None:
+    found = [record.result["calibration"] for record in method.records if record.result.get("calibration")]
+    if not found:
+        return None
+    keys = ("temperature", "val_error_before", "val_error", "target_error_before", "target_error")
+    return {"title": method.title, **{key: statistics.fmean(row[key] for row in found) for key in keys}}
+
+
+def _environment(parts: Sequence[Part]) -> Mapping[str, str]:
+    versions = sorted(
+        {record.config["version"] for part in parts for method in part.methods for record in method.records}
+    )
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
+    return {
+        "runs made by": f"triplee {', '.join(versions)}",
+        "page made by": f"triplee {__version__}",
+        "Python": platform.python_version(),
+        "torch": torch.__version__,
+        "NumPy": numpy.__version__,
+        "system": platform.platform(terse=True),
+        "GPU here": gpu,
+    }

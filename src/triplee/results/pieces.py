@@ -1,0 +1,184 @@
+"""What there is to see of runs: confusions, mistakes, maps of features, nearest training images, views of ESAug.
+
+Comes in: records of runs, their pool and, for features, their networks; goes out: counts, places and images, which a
+page or a figure shows. Axes: N images, K classes, F features.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from triplee.augment import OPS, apply_op, fourier_mix
+from triplee.augment.style import StyleTable
+from triplee.data.pool import Pool
+from triplee.data.split import split_pool
+from triplee.engine.loading import load
+from triplee.nets.stylizer_file import load_stylizer
+from triplee.results.embedding import choose_points, features_of, judge_features, make_map, nearest_images
+from triplee.results.records import Method, Record
+from triplee.runfolder import RunFolder, read_tensors
+from triplee.settings import InputError
+
+WORST, ASKED = 12, 6  # mistakes, and images whose neighbours are shown
+MOST_KNOWN = 4000  # training images among which neighbours are looked for
+STRENGTHS = (3, 9, 15, 21, 27)
+SHARES = (0.2, 0.4, 0.6, 0.8, 1.0)  # of a partner's amplitude or style
+
+
+@dataclass(frozen=True)
+class Shown:
+    """An image (3,H,W), and what is to be said of it."""
+
+    image: Tensor
+    words: str
+    is_right: bool = True
+
+
+@dataclass(frozen=True)
+class FeatureLook:
+    """Features of the target's images by the title of a method: places on a map, and how well classes are apart."""
+
+    target: str
+    points: np.ndarray  # numbers of the images
+    labels_N: np.ndarray
+    places: Mapping[str, np.ndarray]  # (N,2)
+    judged: Mapping[str, Mapping[str, float]]
+    neighbours: Sequence[tuple[Shown, list[Shown]]]  # of the last method
+
+
+@dataclass
+class Looks:
+    """What a page shows beside numbers; empty where it could not be had, and `notes` say why."""
+
+    confusions: dict[str, Any] = field(default_factory=dict)
+    mistakes: list[dict[str, Any]] = field(default_factory=list)
+    features: list[FeatureLook] = field(default_factory=list)
+    views: list[tuple[str, Shown | None, list[Shown]]] = field(default_factory=list)  # op, partner, rising strength
+    notes: list[str] = field(default_factory=list)
+
+
+def look_at(
+    methods: Sequence[Method],
+    targets: Sequence[str],
+    pool: Pool | None,
+    compared: Sequence[Method],
+    device: torch.device,
+) -> Looks:
+    """All there is to see of some methods; of the `compared` ones alone their features, of the last its mistakes."""
+    looks = Looks(confusions=count_confusions(methods, targets))
+    if not looks.confusions:
+        looks.notes.append("No run kept its predictions: confusion and mistakes are left out.")
+    if pool is None:
+        return looks
+    best = compared[-1]
+    looks.mistakes = [
+        found for target in targets for record in best.of(target)[:1] if (found := worst_mistakes(record, pool))
+    ]
+    for target in targets:
+        runs = {method.title: method.of(target)[0] for method in compared if method.of(target)}
+        try:
+            looks.features += [look_at_features(runs, pool, device)] if runs else []
+        except InputError as error:
+            looks.notes.append(str(error))
+    looks.views = make_views(best.records[0], pool, device)
+    return looks
+
+
+def read_predictions(record: Record) -> dict[str, np.ndarray] | None:
+    """What the run said of its target's images, in the pool's order; none of a run of an earlier version."""
+    path = RunFolder(record.path).predictions_path
+    return {name: tensor.numpy() for name, tensor in read_tensors(path)[0].items()} if path.exists() else None
+
+
+def count_confusions(methods: Sequence[Method], targets: Sequence[str]) -> dict[str, Any]:
+    """For each method and target, over its seeds, how often a class was called which."""
+    classes = methods[0].records[0].config["classes"]
+    counts: dict[str, dict[str, list[list[int]]]] = {}
+    for method in methods:
+        for target in targets:
+            total_KK = np.zeros((len(classes), len(classes)), dtype=int)
+            for record in method.of(target):
+                found = read_predictions(record)
+                if found is not None and record.config["classes"] == classes:
+                    np.add.at(total_KK, (found["label"], found["chosen"]), 1)
+            if total_KK.any():
+                counts.setdefault(method.title, {})[target] = total_KK.tolist()
+    return {"classes": classes, "counts": counts} if counts else {}
+
+
+def worst_mistakes(record: Record, pool: Pool) -> dict[str, Any] | None:
+    """The wrong answers given with most confidence."""
+    found = read_predictions(record)
+    if found is None:
+        return None
+    target_N = np.flatnonzero(pool.domains_N == pool.domains.index(record.target))
+    (wrong,) = (found["chosen"] != found["label"]).nonzero()
+    worst = wrong[np.argsort(-found["confidence"][wrong], kind="stable")][:WORST]
+    shown = [
+        Shown(
+            pool.images_NCHW[int(target_N[n])],
+            f"{pool.classes[found['label'][n]]}, called {pool.classes[found['chosen'][n]]}"
+            f" ({100 * found['confidence'][n]:.0f} %)",
+            False,
+        )
+        for n in worst
+    ]
+    counts = {"wrong": len(wrong), "all": len(target_N)}
+    return {"target": record.target, "seed": record.seed, "images": shown, **counts}
+
+
+def look_at_features(runs: Mapping[str, Record], pool: Pool, device: torch.device) -> FeatureLook:
+    """Of runs with one target: maps of its images, and for the last run the training images nearest to some of them."""
+    first = next(iter(runs.values()))
+    split = split_pool(pool, first.target, first.seed)
+    points, known = choose_points(split.target_N), choose_points(split.train_N, MOST_KNOWN)
+    labels_N, known_labels = pool.labels_N[points], pool.labels_N[known]
+    places, judged, neighbours = {}, {}, []
+    for title, record in runs.items():
+        classifier = load(record.path, device)
+        features, known_features = (features_of(classifier, pool, some) for some in (points, known))
+        places[title] = make_map(features)
+        judged[title] = judge_features(features, labels_N, known_features, known_labels)
+        if record is list(runs.values())[-1]:
+            asked = np.unique(labels_N, return_index=True)[1][:ASKED]  # one of each class
+            near = nearest_images(features[asked], known_features)
+            neighbours = [
+                (_show(pool, int(points[n])), [_show(pool, int(known[t]), int(labels_N[n])) for t in row])
+                for n, row in zip(asked, near, strict=True)
+            ]
+    return FeatureLook(first.target, points, labels_N, places, judged, neighbours)
+
+
+def _show(pool: Pool, index: int, label: int | None = None) -> Shown:
+    own = pool.labels_N[index]
+    words = f"{pool.classes[own]}, {pool.domains[pool.domains_N[index]]}"
+    return Shown(pool.images_NCHW[int(index)], words, label is None or own == label)
+
+
+def make_views(record: Record, pool: Pool, device: torch.device) -> list[tuple[str, Shown | None, list[Shown]]]:
+    """One training image under every op at rising strength, and under the cross-image ops with a partner."""
+    split = split_pool(pool, record.target, record.seed)
+    train_N = split.train_N
+    of_domain = [train_N[pool.domains_N[train_N] == pool.domains.index(name)] for name in split.source_domains]
+    image = pool.images_NCHW[int(of_domain[0][0])]
+    classmates = of_domain[-1][pool.labels_N[of_domain[-1]] == pool.labels_N[of_domain[0][0]]]
+    partner = _show(pool, int(classmates[0] if len(classmates) else of_domain[-1][-1]))
+    rows: list[tuple[str, Shown | None, list[Shown]]] = [
+        (name, None, [Shown(apply_op(name, image, s), f"strength {s}") for s in STRENGTHS]) for name in OPS
+    ]
+    images, partners = (one.expand(len(SHARES), -1, -1, -1) for one in (image, partner.image))
+    mixed = fourier_mix(images, partners, torch.tensor(SHARES))
+    rows.append(("fourier", partner, [Shown(view, f"λ = {s:g}") for s, view in zip(SHARES, mixed, strict=True)]))
+    if record.recipe.restyles:
+        own = RunFolder(record.path).stylizer_path
+        stylizer = load_stylizer(own if record.recipe.stylizer == "fit" else record.recipe.stylizer).to(device)
+        table = StyleTable(stylizer, partner.image[None].to(device), np.zeros(1, int))
+        views = images.to(device).clone()
+        table.restyle_views(views, np.arange(len(SHARES)), np.zeros(len(SHARES), int), np.array(SHARES))
+        shown = [Shown(view.cpu(), f"strength {s:g}") for s, view in zip(SHARES, views, strict=True)]
+        rows.append(("style", partner, shown))
+    return rows

@@ -1,0 +1,164 @@
+"""Finished runs as a report wants them: read from run folders, named by what tells them apart, grouped into methods.
+
+Comes in: folders of runs, or folders that hold such; goes out: Records, and Methods: the runs that differ in nothing
+but target and seed. What is unfinished or damaged is passed over with a line.
+"""
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from triplee.recipes import DESCRIPTIONS, RECIPES
+from triplee.results.statistics import Estimate, estimate
+from triplee.runfolder import RunFolder, read_config
+from triplee.settings import InputError, Recipe, make_recipe
+
+DEEPEST = 4  # folders below those named in which runs are looked for
+TITLES = {
+    "vanilla": "Vanilla",
+    "baseline-jitter": "Baseline†",
+    "baseline": "Baseline",
+    "triplee-fourier": "TripleE-Fourier",
+}
+TITLES |= {"triplee-style": "TripleE-Style", "triplee-both": "TripleE-both"} | {k: f"Model {k}" for k in "abcdef"}
+
+
+@dataclass(frozen=True)
+class Record:
+    """A finished run."""
+
+    path: Path
+    config: dict[str, Any]
+    result: dict[str, Any]
+    rows: list[dict[str, Any]]
+
+    @cached_property
+    def recipe(self) -> Recipe:
+        return make_recipe(self.config["recipe"])
+
+    @property
+    def target(self) -> str:
+        return self.config["target"]
+
+    @property
+    def seed(self) -> int:
+        return self.config["seed"]
+
+    @property
+    def data(self) -> str:
+        return Path(self.config["data"]).name
+
+    @property
+    def accuracy(self) -> float:
+        return self.result["accuracy"]
+
+
+@dataclass(frozen=True)
+class Method:
+    """Runs that differ only in target and seed, in the order of targets and seeds."""
+
+    title: str
+    records: tuple[Record, ...]
+
+    @property
+    def recipe(self) -> Recipe:
+        return self.records[0].recipe
+
+    def of(self, target: str) -> list[Record]:
+        return [record for record in self.records if record.target == target]
+
+    def accuracy(self, target: str) -> Estimate | None:
+        runs = self.of(target)
+        return estimate({record.seed: record.accuracy for record in runs}) if runs else None
+
+    def average(self, targets: Sequence[str]) -> Estimate | None:
+        """Over targets, for the seeds that have all of them; its spread is over those seeds."""
+        by_seed: dict[int, list[float]] = {}
+        for target in targets:
+            for record in self.of(target):
+                by_seed.setdefault(record.seed, []).append(record.accuracy)
+        whole = {seed: statistics.fmean(values) for seed, values in by_seed.items() if len(values) == len(targets)}
+        return estimate(whole) if whole else None
+
+
+def find_records(paths: Sequence[Path]) -> tuple[list[Record], list[str]]:
+    """The finished runs in some folders, and lines on what was passed over."""
+    records, notes = [], []
+    for folder in dict.fromkeys(run for path in paths for run in _run_folders(path)):
+        try:
+            run = RunFolder(folder)
+            config = read_config(folder)
+            if not run.result_path.exists():
+                notes.append(f"{folder} is not finished")
+                continue
+            record = Record(folder, config, run.read_result(), run.read_metrics())
+            record.recipe  # noqa: B018 – a damaged one is told here
+            records.append(record)
+        except InputError as error:
+            notes.append(str(error))
+    if not records:
+        reason = f": {notes[0]}" if notes else ""
+        raise InputError(f"no finished run in {', '.join(map(str, paths))}{reason}")
+    return records, notes
+
+
+def _run_folders(path: Path) -> list[Path]:
+    if not path.is_dir():
+        raise InputError(f"{path} is no folder: name a run, or a folder of runs")
+    if (path / "config.yaml").exists():
+        return [path]
+    found = [
+        config.parent
+        for depth in range(1, DEEPEST + 1)
+        for config in path.glob("/".join(["*"] * depth) + "/config.yaml")
+    ]
+    # The folds of a run are part of it.
+    return sorted(folder for folder in found if folder.parent.name != "folds")
+
+
+def group_by_method(records: Sequence[Record]) -> list[Method]:
+    """Methods in the order of the paper's ablation, then of b, r and m."""
+    alike: dict[str, list[Record]] = {}
+    for record in sorted(records, key=lambda record: (record.target, record.seed)):
+        alike.setdefault(record.recipe.model_dump_json() + record.config["recipe_name"], []).append(record)
+    groups = sorted(alike.values(), key=lambda group: _rank(group[0]))
+    titles = _titles([group[0] for group in groups])
+    return [Method(title, tuple(group)) for title, group in zip(titles, groups, strict=True)]
+
+
+def _rank(record: Record) -> tuple[Any, ...]:
+    names = list(TITLES)
+    method = _method_of(record.config["recipe_name"])
+    order = names.index(method) if method in names else len(names)
+    recipe = record.recipe
+    return order, recipe.batch_size, recipe.replay, recipe.members, record.config["recipe_name"]
+
+
+def _method_of(name: str) -> str:
+    """`triplee-style` of `digits-triplee-style`."""
+    known = [method for method in TITLES if name == method or name.endswith(f"-{method}")]
+    return max(known, key=len) if known else name
+
+
+def _titles(records: Sequence[Record]) -> list[str]:
+    """The paper's word for each, and where two share it the recipe keys in which they differ."""
+    words = [TITLES.get(method := _method_of(record.config["recipe_name"]), method) for record in records]
+    titles = []
+    for record, word in zip(records, words, strict=True):
+        rivals = [other for other, its_word in zip(records, words, strict=True) if its_word == word]
+        own, differing = record.recipe.model_dump(), []
+        for key, value in own.items():
+            if any(other.recipe.model_dump()[key] != value for other in rivals):
+                differing.append(f"{key}={Path(value).name if key in ('weights', 'stylizer') else value}")
+        titles.append(f"{word} ({', '.join(differing)})" if differing else word)
+    return titles
+
+
+def describe(record: Record) -> str:
+    """What the recipe is, in words, where it has a name."""
+    name = record.config["recipe_name"]
+    changed = name in RECIPES and RECIPES[name] != record.recipe
+    return DESCRIPTIONS.get(name, "a recipe of its own") + (", changed" if changed else "")

@@ -1,0 +1,64 @@
+"""Runs as a report reads them: found, named by what tells them apart, averaged."""
+
+import json
+import shutil
+import statistics
+from pathlib import Path
+
+import pytest
+
+from triplee.results.records import find_records, group_by_method
+from triplee.settings import InputError
+
+
+def test_runs_are_found_at_any_depth_and_grouped_by_method(some_runs: Path) -> None:
+    records, notes = find_records([some_runs.parent])
+    assert len(records) == 8 and not notes
+    vanilla, triplee = group_by_method(records)
+    assert (vanilla.title, triplee.title) == ("Vanilla", "TripleE-Fourier")
+    assert [(r.target, r.seed) for r in vanilla.records] == [("blue", 0), ("blue", 1), ("red", 0), ("red", 1)]
+    by_seed = [statistics.fmean(r.accuracy for r in triplee.records if r.seed == seed) for seed in (0, 1)]
+    average = triplee.average(["blue", "red"])
+    assert average and average.mean == pytest.approx(statistics.fmean(by_seed)) and average.num_seeds == 2
+    assert average.standard_error == pytest.approx(statistics.stdev(by_seed) / 2**0.5)
+    accuracy = triplee.accuracy("blue")
+    assert accuracy and accuracy.mean == pytest.approx(statistics.fmean(r.accuracy for r in triplee.of("blue")))
+
+
+def test_a_target_that_is_missing_leaves_no_average(some_runs: Path, tmp_path: Path) -> None:
+    for name in ("digits-vanilla-blue-0", "digits-vanilla-blue-1", "digits-vanilla-red-0"):
+        shutil.copytree(some_runs / name, tmp_path / name)
+    (vanilla,) = group_by_method(find_records([tmp_path])[0])
+    average = vanilla.average(["blue", "red"])
+    assert average and average.num_seeds == 1  # seed 1 has no run for red
+    assert vanilla.average(["blue", "red", "green"]) is None and vanilla.accuracy("green") is None
+
+
+def test_what_differs_is_named(some_runs: Path, tmp_path: Path) -> None:
+    for seed in (0, 1):
+        shutil.copytree(some_runs / f"digits-vanilla-blue-{seed}", tmp_path / str(seed))
+    config = tmp_path / "1" / "config.yaml"
+    config.write_text(config.read_text().replace("lr: 0.01", "lr: 0.02"))
+    titles = [method.title for method in group_by_method(find_records([tmp_path])[0])]
+    assert sorted(titles) == ["Vanilla (lr=0.01)", "Vanilla (lr=0.02)"]
+
+
+def test_what_cannot_be_shown_is_passed_over_with_a_line(some_runs: Path, tmp_path: Path) -> None:
+    names = ("whole", "unfinished", "damaged", "newer")
+    for name in names:
+        shutil.copytree(some_runs / "digits-vanilla-blue-0", tmp_path / name)
+    (tmp_path / "unfinished" / "result.json").unlink()
+    (tmp_path / "damaged" / "result.json").write_text(json.dumps({"accuracy": 1}))
+    config = tmp_path / "newer" / "config.yaml"
+    config.write_text(config.read_text().replace("format: 1", "format: 9"))
+    (tmp_path / "empty").mkdir()
+    records, notes = find_records([tmp_path])
+    assert [record.path.name for record in records] == ["whole"]
+    assert len(notes) == 3 and all("\n" not in note for note in notes)
+    for name, word in (("unfinished", "not finished"), ("damaged", "damaged"), ("newer", "format 9")):
+        assert any(name in note and word in note for note in notes), notes
+    shutil.rmtree(tmp_path / "whole")
+    with pytest.raises(InputError, match="no finished run"):
+        find_records([tmp_path])
+    with pytest.raises(InputError, match="no folder"):
+        find_records([tmp_path / "nowhere"])
