@@ -1,4 +1,4 @@
-"""`triplee report` and `triplee figure`: files that are whole, numbers that are the runs', one line for what is wrong."""
+"""`triplee report` and `triplee figure`: whole files that need nothing else, and one line for what is wrong."""
 
 import re
 import shutil

@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,8 +26,7 @@ def report(some_runs: Path, small_folder: Path, tmp_path_factory: pytest.TempPat
     assert part.baseline
     looks = look_at(part.methods, part.targets, pool, [part.baseline, part.best], torch.device("cpu"))
     path = tmp_path_factory.mktemp("page") / "report.html"
-    part.looks.__dict__.update(looks.__dict__)
-    path.write_text(make_page([part], [], notes, ["triplee", "report"], "Report"))
+    path.write_text(make_page([replace(part, looks=looks)], [], notes, ["triplee", "report"], "Report"))
     return path
 
 
@@ -125,11 +125,7 @@ def test_all_of_it_is_reached_by_keyboard(page) -> None:
     reached = set()
     for _ in range(60):
         page.keyboard.press("Tab")
-        reached.add(
-            page.evaluate(
-                "document.activeElement.className || document.activeElement.id || document.activeElement.tagName"
-            )
-        )
+        reached.add(page.evaluate("(e => e.className || e.id || e.tagName)(document.activeElement)"))
     assert {"skip", "theme", "A", "BUTTON", "method", "target", "scroll"} <= reached
 
 

@@ -5,6 +5,7 @@ Comes in: Methods, or points with labels; goes out: matplotlib figures, and file
 
 import io
 import re
+import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -132,7 +133,7 @@ def _band(axis: "Axes", curves: list[list[float]], its_colour: str, title: str) 
     axis.plot(
         epochs, values.mean(0), color=its_colour, linewidth=1.4, label=title, marker="o" if shortest < 3 else None
     )
-    axis.xaxis.get_major_locator().set_params(integer=True)
+    axis.locator_params(axis="x", integer=True)
     if len(curves) > 1:
         axis.fill_between(epochs, values.min(0), values.max(0), color=its_colour, alpha=0.15, linewidth=0)
 
@@ -208,7 +209,7 @@ def to_svg(figure: "Figure", description: str) -> str:
     figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     svg = buffer.getvalue()
     svg = svg[svg.index("<svg") :].replace(INK, "currentColor")
-    prefix = f"f{abs(hash(description)) % 10**8}-"
+    prefix = f"f{zlib.crc32(description.encode()):08x}-"
     svg = re.sub(r'(id="|href="#|url\(#)', rf"\1{prefix}", svg)  # several on one page must not share names
     head = f'<svg role="img" aria-label="{_escape(description)}" '
     return re.sub(r"<metadata>.*?</metadata>", "", svg.replace("<svg ", head, 1), flags=re.DOTALL)
