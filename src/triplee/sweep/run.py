@@ -200,8 +200,8 @@ class _Watch:
     def __init__(self, runs: Sequence[PlannedRun], folder: SweepFolder) -> None:
         self.runs, self.folder = runs, folder
         self.ended = {run for run in runs if folder.is_done(run) or folder.failure(run)}
-        self.started_at, self.work_at_start = time.monotonic(), 0.0
-        self.work_at_start = self._work_done(self._epochs(runs))
+        self.started_at, self.earlier = time.monotonic(), self._epochs(runs)
+        self.work_at_start = self._work_done(self.earlier)
 
     def look(self, at_work: Sequence[Group]) -> Standing:
         done = [run for run in self.runs if self.folder.is_done(run)]
@@ -209,8 +209,8 @@ class _Watch:
         news = [run for run in (*done, *failed) if run not in self.ended]
         self.ended |= set(news)
         epochs = self._epochs([run for group in at_work for run in group.runs])
-        work = self._work_done(epochs) - self.work_at_start
-        left = sum(map(_work, self.runs)) - self._work_done(epochs)
+        work_done = self._work_done({**self.earlier, **epochs})
+        work, left = work_done - self.work_at_start, sum(map(_work, self.runs)) - work_done
         seconds = time.monotonic() - self.started_at
         return Standing(done, failed, epochs, news, len(self.runs), left * seconds / work if work > 0 else None)
 
@@ -220,7 +220,8 @@ class _Watch:
         return {run: len(folder.read_metrics()) for run, folder in folders.items() if folder.config_path.exists()}
 
     def _work_done(self, epochs: dict[PlannedRun, int]) -> float:
-        return sum(map(_work, self.ended)) + sum(_work(run) * n / run.recipe.epochs for run, n in epochs.items())
+        shares = {run: n / run.recipe.epochs for run, n in epochs.items()} | dict.fromkeys(self.ended, 1.0)
+        return sum(_work(run) * share for run, share in shares.items())
 
 
 def _work(run: PlannedRun) -> float:
