@@ -112,12 +112,13 @@ def test_a_full_disk_is_one_line_and_blames_no_run(
 
 
 def test_ctrl_c_says_how_to_go_on_and_a_terminal_sees_a_table(small_folder: Path, tmp_path: Path) -> None:
-    words = command(tmp_path, small_folder, "--rows", "Vanilla", "--set", "batch_size=1", epochs=4)
+    words = command(tmp_path, small_folder, "--rows", "Vanilla", "--set", "batch_size=1", epochs=30)
     runs = tmp_path / "out" / "runs"
     with terminal() as (screen, shown), started(*words, stderr=screen) as process:
         while not list(runs.glob("*/metrics.jsonl")):
             assert process.poll() is None
             time.sleep(0.05)
+        time.sleep(2)  # it looks every second
         process.send_signal(signal.SIGINT)
         process.communicate()
         text = shown()

@@ -1,11 +1,11 @@
 """What the tests of sweeps share: an experiment on three small domains, and reading off what a sweep left."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from triplee.sweep.experiment import Experiment
-from triplee.sweep.grid import Grid, plan_grid
+from triplee.sweep.grid import Grid, PlannedRun, plan_grid
 from triplee.sweep.run import Standing, SweepFolder
 
 # Of the embedded digits' kind and small, whatever a folder would be trained with.
@@ -37,10 +37,10 @@ class Watching:
         self.act(standing)
 
 
-def outcomes(grid: Grid, folder: SweepFolder) -> dict[str, dict[str, bytes]]:
+def outcomes(runs: Sequence[PlannedRun], folder: SweepFolder) -> dict[str, dict[str, bytes]]:
     """By run, every file that says something of it but the clock: weights, metrics, configuration and result."""
     found: dict[str, dict[str, bytes]] = {}
-    for run in grid.runs:
+    for run in runs:
         path = folder.run_folder(run).path
         files = {str(f.relative_to(path)): f.read_bytes() for f in path.rglob("*") if f.is_file()}
         kept = {name: content for name, content in files.items() if not name.startswith(("events", "state"))}
