@@ -40,7 +40,7 @@ def test_a_wrong_command_is_one_line(call: Call, command: str, words: list[str])
         ("--recipe digits-tripple-fourier", ["digits-tripple-fourier", "did you mean 'digits-triplee-fourier'?"]),
         ("--set epoch=3", ["unknown recipe key 'epoch'", "did you mean 'epochs'?"]),
         ("--set zzz=3", ["unknown recipe key 'zzz'", "known: backbone, "]),
-        ("--set ops=furier", ["'ops'", "'basic' or 'fourier'"]),
+        ("--set ops=furier", ["'ops'", "'basic', 'fourier', 'style' or 'both'"]),
         ("--set augment=solarise", ["'augment'", "'none', 'vanilla', 'standard' or 'esaug'"]),
         ("--set lr=fast", ["'lr'", "should be a valid number"]),
         ("--set lr=-1", ["'lr'", "should be greater than 0"]),
