@@ -3,9 +3,11 @@
 Weights are random, which changes no speed. The plain loop opens, converts and resizes one image after another, stacks
 64 of them and runs each network in float32.
 
-    python bench/predict.py            # ten minutes on two cores; writes bench/results/predict.json
+    python bench/predict.py            # 10,000 images, on two cores; writes bench/results/predict.json
+    python bench/predict.py --images 2000
 """
 
+import argparse
 import io
 import itertools
 import json
@@ -30,11 +32,11 @@ from triplee.engine.stack import native_precision
 from triplee.nets.network import Network
 from triplee.settings import make_recipe
 
-ROUNDS = 5
+ROUNDS = 3
 CASES = (  # kind of files, how many, backbone, size it takes
     ("PNG 32 × 32", 10_000, "digit-cnn", 32),
     ("JPEG 640 × 480", 10_000, "digit-cnn", 64),
-    ("JPEG 640 × 480", 600, "resnet18", 160),
+    ("JPEG 640 × 480", 300, "resnet18", 96),
 )
 
 
@@ -123,14 +125,17 @@ def print_memory(folder: Path, num_images: int) -> None:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--images", type=int, default=10_000, help="at most so many of a kind")
+    most = parser.parse_args().images
     report = Report("predict")
     with tempfile.TemporaryDirectory() as scratch:
         for number, (kind, num_files, backbone, size) in enumerate(CASES):
             with report.section(kind):
-                files = make_files(kind, num_files, Path(scratch) / str(number))
+                files = make_files(kind, min(num_files, most), Path(scratch) / str(number))
                 report.add(compare(kind, files, backbone, size))
         with report.section("memory"):
-            for num_images in (1_000, 10_000, 40_000):
+            for num_images in (most // 5, most, 2 * most):
                 peaks = peak_memory(Path(scratch) / "1", num_images)
                 report.add({"what": f"{num_images:,} × JPEG 640 × 480", "peak memory, MB": peaks})
 
