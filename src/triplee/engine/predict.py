@@ -8,7 +8,7 @@ import contextlib
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -44,7 +44,9 @@ def _images_of(path: Path) -> list[Path]:
     return [path]
 
 
-def predict_files(classifier: Classifier, files: Sequence[Path], on_bad: Callable[[BadImage], None]) -> Iterator[Batch]:
+def predict_files(
+    classifier: Classifier, files: Sequence[Path], on_bad: Callable[[BadImage], None]
+) -> Generator[Batch, None, None]:
     """Predictions for the files, in order, batch by batch; `on_bad` is told of those that cannot be read, or raises.
 
     On a CPU batches go through the network side by side, a thread each: threads that share a batch wait for each other,
@@ -96,7 +98,7 @@ def _decode(
 
 def predict_arriving(
     classifier: Classifier, folder: Path, on_bad: Callable[[BadImage], None], stop: threading.Event
-) -> Iterator[Batch]:
+) -> Generator[Batch, None, None]:
     """Predictions for the images of a folder, those there and those to come, until `stop` is set."""
     watch = Watch(folder)
 
