@@ -4,13 +4,14 @@ import csv
 import io
 import json
 import os
+import re
 import shutil
 import signal
 import time
 from pathlib import Path
 
 import pytest
-from commands import Call, TrainedRun, assert_refused, started
+from commands import Call, TrainedRun, assert_refused, started, terminal
 
 from triplee.data.reading import FEW
 
@@ -71,6 +72,18 @@ def test_ctrl_c_leaves_whole_lines(finished: TrainedRun, many: Path, format_: st
         num_images = len(rows)
     assert process.returncode == 130 and errors == f"triplee: stopped after {num_images:,} images\n"
     assert 0 < num_images < 30 * (FEW + 100)
+
+
+def test_a_bar_on_the_terminal_leaves_the_output_alone(finished: TrainedRun, many: Path) -> None:
+    with terminal() as (stream, close):
+        environment = {**os.environ, "TERM": "xterm", "COLUMNS": "80"}
+        with started("predict", finished.path, many, "--format", "csv", stderr=stream, env=environment) as process:
+            assert process.stdout
+            output = process.stdout.read()
+            process.wait()
+        shown = close()
+    assert process.returncode == 0 and len(output.splitlines()) == FEW + 101
+    assert re.search(rf"predicting [━╸╺ ]+ +\d+/{FEW + 100} ", shown) and "down" not in shown
 
 
 def test_a_folder_that_fills_is_predicted_as_images_come(

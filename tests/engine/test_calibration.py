@@ -1,11 +1,20 @@
 """Temperature and calibration error, against slow formulas and data whose temperature is known."""
 
+import dataclasses
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
+from observing import Silent
 from torch import Tensor
 
+from triplee.data.pool import Pool
+from triplee.data.split import split_pool
 from triplee.engine.calibration import NUM_BINS, calibrate, calibration_error, fit_temperature, temper
+from triplee.engine.loading import load
+from triplee.engine.train import train_run
+from triplee.settings import make_recipe
 
 
 def drawn(num_images: int, sharpness: float) -> tuple[Tensor, Tensor]:
@@ -74,3 +83,16 @@ def test_the_target_is_measured_and_not_fitted_to() -> None:
     assert found["target_error"] < 0.4 * found["target_error_before"]
     wrong = calibrate(probabilities[:2000], labels[:2000], probabilities[2000:], (labels[2000:] + 1) % 5)
     assert wrong["temperature"] == found["temperature"] and wrong["target_error"] > found["target_error"]
+
+
+def test_a_run_calibrates_its_best_epoch_and_not_its_last(small: Pool, tmp_path: Path) -> None:
+    split = split_pool(small, "blue", 0)
+    labels = small.labels_N.copy()
+    labels[split.val_N] = (labels[split.val_N] + 1) % 3  # the more it learns, the worse it does on these
+    pool = dataclasses.replace(small, labels_N=labels)
+    recipe = make_recipe({"image_size": 16, "epochs": 4, "members": 2, "lr": 0.01})
+    result = train_run(pool, split, recipe, out=tmp_path / "run", observer=Silent())
+    assert result["epoch"] < 4
+    best = load(tmp_path / "run", "cpu").probabilities(pool.images_NCHW, split.val_N).mean(0)
+    found = fit_temperature(best, torch.from_numpy(labels[split.val_N]))
+    assert result["calibration"]["temperature"] == pytest.approx(found, rel=1e-3)

@@ -3,7 +3,7 @@
 import csv
 import json
 import sys
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -62,7 +62,7 @@ def predict(
         batches = (
             predict_arriving(classifier, watch, on_bad, stop) if watch else predict_files(classifier, files, on_bad)
         )
-        with RESULTS[format_](is_endless=bool(watch)) as results:
+        with closing(batches), RESULTS[format_](is_endless=bool(watch)) as results:
             for batch in batches:
                 results.write(batch)
                 num_done += len(batch)
