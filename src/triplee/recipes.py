@@ -7,6 +7,7 @@ epochs, 66.3 and 71.7.
 """
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 
 from triplee.settings import InputError, Recipe, make_recipe, nearest
 
@@ -113,11 +114,16 @@ def has_setting(name: str) -> bool:
 
 
 def nearest_recipe(recipe: Recipe, benchmark: str) -> str:
-    """The named recipe that has most values in common; of several one of that benchmark, TripleE-Fourier before all."""
+    """The method in a setting of that benchmark that has most values in common, TripleE-Fourier before all."""
     values = recipe.model_dump()
-    in_common = {name: sum(values[k] == v for k, v in known.model_dump().items()) for name, known in RECIPES.items()}
+    known = _methods_of(benchmark)
+    in_common = {name: sum(values[k] == v for k, v in known[name].items()) for name in known}
+    best = max(known, key=lambda name: (in_common[name], name.endswith("-triplee-fourier")))
+    short = best.removesuffix("-triplee-fourier")
+    return short if short in RECIPES else best
 
-    def rank(name: str) -> tuple[int, bool, bool]:
-        return in_common[name], name.startswith(f"{benchmark}-"), name.endswith("-triplee-fourier")
 
-    return max(RECIPES, key=rank)
+@lru_cache
+def _methods_of(benchmark: str) -> dict[str, dict[str, object]]:
+    settings = [setting for setting in _SETTINGS if setting == benchmark or setting.startswith(f"{benchmark}-")]
+    return {f"{s}-{method}": method_recipe(s, method).model_dump() for s in settings for method in _METHODS}

@@ -281,7 +281,7 @@ def read_config(path: Path) -> dict[str, Any]:
     if not file.is_file():
         raise InputError(f"{path} is not a run folder: it has no config.yaml")
     try:
-        config = yaml.safe_load(file.read_text())
+        config = yaml.safe_load(file.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError):
         config = None
     return check_config(config, path, file)

@@ -62,3 +62,12 @@ def test_what_cannot_be_shown_is_passed_over_with_a_line(some_runs: Path, tmp_pa
         find_records([tmp_path])
     with pytest.raises(InputError, match="no folder"):
         find_records([tmp_path / "nowhere"])
+
+
+def test_a_run_that_is_there_twice_counts_once(some_runs: Path, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        shutil.copytree(some_runs / "digits-vanilla-blue-0", tmp_path / name)
+    records, notes = find_records([tmp_path])
+    assert len(records) == 1 and len(notes) == 1 and "same run" in notes[0]
+    (vanilla,) = group_by_method(records)
+    assert vanilla.average(["blue", "red"]) is None

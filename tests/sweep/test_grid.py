@@ -115,3 +115,18 @@ def test_groups_on_a_gpu_share_a_pool_and_on_a_cpu_stand_alone() -> None:
         assert sum(run.recipe.members for run in group) <= 108
     assert max(len(group) for group in groups) >= 36 and len(groups) <= 5
     assert len(group_runs(runs, "cuda", 8)) >= 8
+
+
+def test_an_adapted_experiment_has_tables_of_its_own() -> None:
+    names = {
+        plan("members").file_name,
+        plan("members", rows=["m = 1"]).file_name,
+        plan("members", num_seeds=1).file_name,
+    }
+    assert len(names) == 3 and "members-digits-dg" in names
+
+
+def test_a_run_is_named_in_the_setting_of_its_data() -> None:
+    rows = {row: run.recipe_name for (row, _, _), (run, *_) in plan("components", data="office-home").cells.items()}
+    assert rows["Model a"] == "office-home-resnet18-a" and rows["Baseline†"] == "office-home-resnet18-baseline-jitter"
+    assert rows["TripleE"] == "office-home-resnet18-triplee-fourier"

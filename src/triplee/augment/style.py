@@ -19,7 +19,7 @@ CHUNK_PIXELS = {"cpu": 16 * 32 * 32, "cuda": 64 * 224 * 224}
 
 
 class Stylizer(Protocol):
-    """An encoder and its decoder; images are floats from 0 to 1."""
+    """An encoder and its decoder, on the device of the images; images are floats from 0 to 1."""
 
     def encode(self, images: Tensor) -> Tensor: ...
     def decode(self, features: Tensor, height: int, width: int) -> Tensor: ...

@@ -42,6 +42,8 @@ class ESAug:
         self.ops = ops
         self.partners, self.stylizer = partners, stylizer
         self.partner_labels = None if partner_labels is None else partner_labels.cpu().numpy()
+        if partner_labels is not None and (partners is None or len(partners) != len(partner_labels)):
+            raise InputError(f"{len(partner_labels)} partner_labels: give one for each of partners")
         self.options = {
             "ops": ops,
             "cross_image_probability": cross_image_probability,
@@ -85,6 +87,8 @@ class ESAug:
             images = torch.cat([batch, self.partners[chosen].to(batch.device)])
             draw.partner_VK[drawn] = np.arange(num_views, num_views + int(drawn.sum()))
         lending = np.unique(draw.partner_VK[draw.op_VK == STYLE])
+        if isinstance(self.stylizer, torch.nn.Module):
+            self.stylizer.to(batch.device)
         styles = StyleTable(self.stylizer, images, lending) if self.stylizer and len(lending) else None
         return apply_draw(images, np.arange(num_views), draw, styles)
 

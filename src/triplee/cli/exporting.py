@@ -82,12 +82,14 @@ def fuse(
     classifier = load(run, where)
     if classifier.num_members == 1:
         raise InputError(f"{run} has one member: there is nothing to fuse")
+    if how == How.soup and (set_ or resume):
+        raise InputError("--set and --resume are for a student: a soup is made of the members as they are")
     recipe = student_recipe(classifier.recipe, parse_changes(set_ or []))
     pool = load_own_pool(run, classifier.config, classifier.recipe.image_size, root, skip_bad)
     check_data(classifier, run, pool)
     config = classifier.config
     split = split_pool(pool, config["target"], config["seed"], config.get("left_out"))
-    out = out or run.with_name(f"{run.resolve().name}-{how}")
+    out = out or run.resolve().with_name(f"{run.resolve().name}-{how}")
     if how == How.soup:
         make_soup(classifier, pool, split, out)
         if classifier.recipe.weights == "none":

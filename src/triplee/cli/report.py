@@ -76,7 +76,7 @@ def figure(
     from triplee.results import figures
     from triplee.results.embedding import describe_features
     from triplee.results.page import make_parts
-    from triplee.results.pieces import look_at_features, make_views
+    from triplee.results.pieces import is_of_pool, look_at_features, make_views
     from triplee.results.records import find_records, group_by_method
 
     figures.check_format(out)
@@ -101,7 +101,10 @@ def figure(
                 ]
                 drawn = figures.draw_pictures(rows)
             else:
-                chosen = {m.title: r for m in group_by_method(records) for r in m.of(last.target)[:1]}
+                fitting = [record for record in records if record.target == last.target and is_of_pool(record, pool)]
+                if kind == Kind.tsne and len(fitting) < len(records):
+                    raise InputError("the runs differ in target or data: name runs of one target, over the same data")
+                chosen = {method.title: method.records[0] for method in group_by_method(fitting)}
                 look = look_at_features(chosen if kind == Kind.tsne else {"": last}, pool, choose_device(device))
                 if kind == Kind.tsne:
                     drawn = figures.draw_map(look.places, look.labels_N, last.config["classes"])

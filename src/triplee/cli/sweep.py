@@ -133,6 +133,10 @@ def _make_engine(
     if name == EngineName.ray:
         from triplee.sweep.on_ray import RayEngine
 
+        if device not in (None, "cpu", "cuda"):
+            raise InputError(f"unknown device {device!r}: cpu or cuda")
+        if gpus > 1 and gpus != int(gpus):
+            raise InputError(f"--gpus {gpus:g}: a share of one GPU, or whole GPUs")
         return RayEngine(address, cpus, gpus, device, out)
     from triplee.sweep.local import LocalEngine
 

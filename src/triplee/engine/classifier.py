@@ -86,7 +86,7 @@ class Classifier(nn.Module):
     def forward(self, images_NCHW: Tensor) -> Tensor:
         """Calibrated probabilities; images that are not of the network's size are squashed to it, as files are."""
         with self._autocast():
-            probabilities_NC = self.ensemble(self.resize(images_NCHW))
+            probabilities_NC = self.ensemble(self.resize(images_NCHW.to(self.device)))
         return temper(probabilities_NC, self.temperature)
 
     def resize(self, images_NCHW: Tensor) -> Tensor:

@@ -32,7 +32,11 @@ SPEED_IMAGES = 256
 
 def student_recipe(teacher: Recipe, changes: dict[str, Any]) -> Recipe:
     """One member that sees all of the training set; it learns outputs, which the contrast has no use for."""
-    return make_recipe({"members": 1, "supcon_weight": 0.0, "selection": "source-val", **changes}, teacher)
+    fixed = {"members": 1, "supcon_weight": 0.0, "selection": "source-val"}
+    for key in changes:
+        if key in fixed or key == "image_size":
+            raise InputError(f"--set {key}: a student has the teacher's image_size, one member and no contrast")
+    return make_recipe({**fixed, **changes}, teacher)
 
 
 def distill(
@@ -82,7 +86,7 @@ def make_soup(classifier: Classifier, pool: Pool, split: Split, out: Path) -> No
         result = {
             **{key: config[key] for key in ("data", "target", "seed")},
             "recipe": config["recipe_name"],
-            "selection": classifier.recipe.selection,
+            "selection": recipe.selection,
             **found,
             "epoch": classifier.epoch,
             "members": [accuracy],

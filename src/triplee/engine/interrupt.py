@@ -14,6 +14,7 @@ def stop_on_interrupt() -> Iterator[threading.Event]:
         yield stop
         return
     signals = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    signals = [number for number in signals if signal.getsignal(number) is not signal.SIG_IGN]  # as nohup wants it
     before = {number: signal.signal(number, lambda *_: stop.set()) for number in signals}
     try:
         yield stop

@@ -109,5 +109,4 @@ def predict_arriving(
     while not stop.is_set():
         if files := watch.poll():
             yield from predict_files(classifier, files, on_unreadable)
-        else:
-            stop.wait(POLL_SECONDS)
+        stop.wait(POLL_SECONDS)

@@ -6,7 +6,8 @@ cache by content, so that all runs over the same source domains share it.
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import filelock
@@ -15,7 +16,7 @@ import torch
 
 from triplee.data.folder import VAL
 from triplee.data.pool import Pool
-from triplee.engine.style_fit import Progress, StyleFit, fit_stylizer, judge_stylizer
+from triplee.engine.style_fit import FitStopped, Progress, StyleFit, fit_stylizer, judge_stylizer
 from triplee.nets.stylizer import Stylizer
 from triplee.nets.stylizer_file import load_stylizer, read_stylizer, write_stylizer
 from triplee.runfolder import unwritable, write_atomically
@@ -38,23 +39,46 @@ def fit_for_domains(
     pool: Pool, domains: Sequence[str], fit: StyleFit, device: torch.device, on_progress: Progress
 ) -> tuple[Path, bool]:
     """Where the stylizer of such a fit lies, and whether it was fitted just now."""
-    size = pool.images_NCHW.shape[2]
-    facts = {**fit.fingerprint(), "domains": sorted(domains), "size": size, "data_fingerprint": pool.fingerprint}
+    index_N = images_to_fit(pool, domains)
+    if not len(index_N):
+        raise InputError(f"{pool.name} has no images to fit a stylizer on: add a source domain, or images to train on")
+    facts = {
+        **fit.fingerprint(),
+        "device": device.type,
+        "domains": sorted(domains),
+        "size": pool.images_NCHW.shape[2],
+        "data_fingerprint": pool.fingerprint,
+    }
     key = hashlib.blake2b(json.dumps([VERSION, facts], sort_keys=True).encode(), digest_size=8).hexdigest()
     path = cache_folder() / "stylizers" / f"{fit.encoder}-{key}.safetensors"
+    with _alone_with(path, on_progress):
+        if _is_whole(path):
+            return path, False
+        stylizer = fit_stylizer(pool.images_NCHW, index_N, fit, device, on_progress)
+        facts |= judge_stylizer(stylizer, pool.images_NCHW, index_N, device)
+        write_stylizer(path, stylizer, {**facts, "data": pool.name, "root": pool.root})
+        return path, True
+
+
+@contextmanager
+def _alone_with(path: Path, on_progress: Progress) -> Iterator[None]:
+    """Wait for another process that is just fitting the same; `on_progress` hears of no steps meanwhile."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         lock = filelock.FileLock(path.with_suffix(".lock"))
-        with lock:  # another process may be fitting it right now
-            if _is_whole(path):
-                return path, False
-            index_N = images_to_fit(pool, domains)
-            stylizer = fit_stylizer(pool.images_NCHW, index_N, fit, device, on_progress)
-            facts |= judge_stylizer(stylizer, pool.images_NCHW, index_N, device)
-            write_stylizer(path, stylizer, {**facts, "data": pool.name, "root": pool.root})
-            return path, True
+        while True:
+            try:
+                lock.acquire(timeout=0.5)
+                break
+            except filelock.Timeout:
+                if on_progress(0, 1):
+                    raise FitStopped from None
     except OSError as error:
         raise unwritable(path, error) from None
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _is_whole(path: Path) -> bool:

@@ -199,7 +199,8 @@ def _find_stylizers(
                 domains = ", ".join(run.split.source_domains)
                 observer.note(f"fitting a stylizer on {domains} ({StyleFit.for_recipe(run.recipe).encoder} encoder)")
                 observer.start(0, total, 0, "")
-            observer.progress(done, None)
+            if done:
+                observer.progress(done, None)
             return interrupted.is_set()
 
         domains, own_file = run.split.source_domains, folder.stylizer_path

@@ -65,15 +65,15 @@ def _convert(classifier: Classifier) -> bytes:
                 output_names=["probabilities"],
                 dynamic_shapes={"images_NCHW": {0: dynamic, 2: dynamic, 3: dynamic}},
             )
-    except Exception as error:  # any backbone of timm may hold what the exporter cannot convert
-        reason = str(error).strip().splitlines()[0]
+            assert program is not None
+            model = program.model_proto
+            onnx.helper.set_model_props(model, {key: str(value) for key, value in _facts(classifier).items()})
+            return model.SerializeToString()
+    except Exception as error:  # any backbone of timm may hold what the exporter cannot convert, or be over 2 GB
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise InputError(f"{classifier.recipe.backbone} cannot be converted to ONNX: {reason}") from None
     finally:
         exporter.setLevel(level)
-    assert program is not None
-    model = program.model_proto
-    onnx.helper.set_model_props(model, {key: str(value) for key, value in _facts(classifier).items()})
-    return model.SerializeToString()
 
 
 def _facts(classifier: Classifier) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import torch
 from triplee.data.pool import Pool
 from triplee.engine.classifier import BATCH_BYTES, Classifier
 from triplee.seeding import generator
+from triplee.settings import InputError
 
 MOST_POINTS = 1000  # of a map: more are drawn over each other
 PERPLEXITY = 30
@@ -42,7 +43,9 @@ def make_map(features_NF: np.ndarray) -> np.ndarray:
     """t-SNE: places (N,2) in which neighbours stay neighbours; the same from the same features."""
     from sklearn.manifold import TSNE
 
-    perplexity = min(PERPLEXITY, max(2, (len(features_NF) - 1) // 4))
+    if len(features_NF) < 4 or np.ptp(features_NF, axis=0).max() < 1e-6:
+        raise InputError("too few images, or features that are all alike: there is nothing to map")
+    perplexity = min(PERPLEXITY, max(1, (len(features_NF) - 1) // 4))
     return TSNE(perplexity=perplexity, init="pca", random_state=0).fit_transform(features_NF)
 
 

@@ -34,6 +34,7 @@ STYLE: dict[str, Any] = {
         "legend.frameon": False,
         "axes.titlesize": 10,
         "svg.fonttype": "none",
+        "text.parse_math": False,
         "svg.hashsalt": "triplee",
     },
 }
@@ -48,6 +49,12 @@ def house_style() -> AbstractContextManager[None]:
 
 def colour(number: int) -> str:
     return COLOURS[number % len(COLOURS)]
+
+
+def _label(name: str) -> str:
+    """Anybody's words as matplotlib can show them: it cannot draw what is no Unicode, and hides names with a first _."""
+    shown = name.encode(errors="backslashreplace").decode()
+    return f"\u200b{shown}" if shown.startswith("_") else shown
 
 
 def new_figure(width: float, height: float) -> "Figure":
@@ -77,12 +84,12 @@ def draw_bars(methods: Sequence[Method], targets: Sequence[str]) -> "Figure":
             yerr=errors,
             color=colour(k),
             ecolor=INK,
-            label=method.title,
+            label=_label(method.title),
             error_kw={"elinewidth": 1},
         )
         lowest = min([lowest, *heights])
     names = [*targets, *(["average"] if len(targets) > 1 else [])]
-    axis.set_xticks(range(len(names)), names)
+    axis.set_xticks(range(len(names)), [_label(name) for name in names])
     axis.set_ylim(max(0.0, 10 * (lowest // 10) - 10), 100)
     axis.set_ylabel("accuracy (%)")
     axis.grid(axis="x", visible=False)
@@ -98,8 +105,13 @@ def draw_curves(methods: Sequence[Method], targets: Sequence[str]) -> "Figure":
         for row, (key, what) in enumerate((("target_accuracy", "held out"), ("val_accuracy", "source validation"))):
             axis: Axes = axes[row][column]
             for k, method in enumerate(methods):
-                _band(axis, [[r[key] for r in record.rows] for record in method.of(target)], colour(k), method.title)
-            axis.set_title(f"{target}, {what}")
+                _band(
+                    axis,
+                    [[r[key] for r in record.rows] for record in method.of(target)],
+                    colour(k),
+                    _label(method.title),
+                )
+            axis.set_title(_label(f"{target}, {what}"))
             if row:
                 axis.set_xlabel("epoch")
             if not column:
@@ -117,7 +129,7 @@ def draw_losses(methods: Sequence[Method], targets: Sequence[str]) -> "Figure":
         for k, method in enumerate(methods):
             curves = [[float(np.mean(r[key])) for r in record.rows] for t in targets for record in method.of(t)]
             if any(any(curve) for curve in curves):
-                _band(axis, curves, colour(k), method.title)
+                _band(axis, curves, colour(k), _label(method.title))
         axis.set(title=key.replace("_", "-"), xlabel="epoch")
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=min(5, len(methods)), fontsize=8)
@@ -146,7 +158,7 @@ def draw_over(key: str, series: Mapping[str, Sequence[tuple[float, Method]]], ta
         known = [(value, e) for value, method in points if (e := method.average(targets))]
         x, means = [value for value, _ in known], [e.mean for _, e in known]
         errors = [e.standard_error or 0.0 for _, e in known]
-        axis.errorbar(x, means, errors, color=colour(k), ecolor=colour(k), marker="o", capsize=3, label=title)
+        axis.errorbar(x, means, errors, color=colour(k), ecolor=colour(k), marker="o", capsize=3, label=_label(title))
     values = sorted({value for points in series.values() for value, _ in points})
     if len(values) > 3 and values[-1] > 4 * values[0] > 0:
         axis.set_xscale("log", base=2)
@@ -168,9 +180,15 @@ def draw_map(points: Mapping[str, np.ndarray], labels_N: np.ndarray, classes: Se
             own = labels_N == label
             shape = markers[label // len(COLOURS) % len(markers)]
             axis.plot(
-                *place_N2[own].T, linestyle="", marker=shape, markersize=3, color=colour(label), label=name, alpha=0.8
+                *place_N2[own].T,
+                linestyle="",
+                marker=shape,
+                markersize=3,
+                color=colour(label),
+                label=_label(name),
+                alpha=0.8,
             )
-        axis.set(title=title, xticks=[], yticks=[])
+        axis.set(title=_label(title), xticks=[], yticks=[])
         axis.grid(visible=False)
     if len(classes) <= 40:
         handles, names = axes[0].get_legend_handles_labels()
@@ -188,7 +206,7 @@ def draw_pictures(rows: Sequence[tuple[str, Sequence[Shown]]]) -> "Figure":
     for line, (title, row) in zip(axes, rows, strict=True):
         for axis, shown in zip(line, row, strict=False):
             axis.imshow(shown.image.permute(1, 2, 0).numpy())
-            words = shown.words.replace(", ", "\n")
+            words = _label(shown.words.replace(", ", "\n"))
             axis.text(
                 0.5,
                 -0.04,

@@ -32,6 +32,7 @@ from triplee.results.statistics import Estimate, paired_difference
 
 LARGEST, SMALL = 128, 64  # sides of pictures; small ones are kept to the pixel
 OVER = {"batch_size": "batch size b", "replay": "replay count r", "members": "members m"}
+TABLE_KEYS = ("selection", "row", "column", "state", "mean", "standard_error", "paper")  # of a sweep's CSV
 MOST_CURVES = 12  # methods in one plot; more cannot be told apart
 
 
@@ -63,7 +64,7 @@ class Part:
         """What the best is compared with: the first of the paper's baselines that is there."""
         for title in ("Baseline", "Baseline†", "Vanilla"):
             for method in self.methods:
-                if method.title.startswith(title) and method is not self.best:
+                if method.title.partition(" (")[0] == title and method is not self.best:
                     return method
         return next((method for method in self.methods if method is not self.best), None)
 
@@ -75,11 +76,11 @@ def _rank(method: Method, targets: Sequence[str]) -> tuple[int, float]:
 
 def make_parts(records: Sequence[Record]) -> list[Part]:
     """A part for each set of data, targets in the order of the data."""
-    by_data: dict[str, list[Record]] = {}
-    for record in records:
-        by_data.setdefault(record.data, []).append(record)
+    by_data: dict[tuple[str, str], list[Record]] = {}
+    for record in records:  # what they are says more than what they are called
+        by_data.setdefault((record.data, record.config["data_fingerprint"]), []).append(record)
     parts = []
-    for data, own in by_data.items():
+    for (data, _), own in by_data.items():
         order = own[0].config["domains"]
         targets = sorted({record.target for record in own}, key=lambda name: order.index(name) if name in order else -1)
         parts.append(Part(data, targets, group_by_method(own)))
@@ -88,12 +89,17 @@ def make_parts(records: Sequence[Record]) -> list[Part]:
 
 def read_tables(paths: Sequence[Path]) -> list[PaperTable]:
     """The tables that sweeps wrote into their folders: ours, and what the paper prints."""
-    return [_read_table(file) for path in paths for file in sorted(path.glob("*.csv"))]
+    found = [_read_table(file) for path in paths for file in sorted(path.glob("*.csv"))]
+    return [table for table in found if table is not None]
 
 
-def _read_table(file: Path) -> PaperTable:
-    with file.open(encoding="utf-8", newline="") as opened:
-        cells = [row for row in csv.DictReader(opened) if row.get("selection") == "source-val"]
+def _read_table(file: Path) -> PaperTable | None:
+    """None of a file that is something else."""
+    with file.open(encoding="utf-8", errors="replace", newline="") as opened:
+        reader = csv.DictReader(opened)
+        if not set(TABLE_KEYS) <= set(reader.fieldnames or ()):
+            return None
+        cells = [row for row in reader if row["selection"] == "source-val"]
     columns = list(dict.fromkeys(row["column"] for row in cells))
     by_row: dict[str, dict[str, str]] = {}
     for row in cells:
@@ -153,7 +159,7 @@ def _chapter(part: Part) -> dict[str, Any]:
     methods, targets = part.methods, part.targets
     shown = methods[:MOST_CURVES]
     plots = [
-        ("Accuracy by held-out domain", figures.draw_bars(methods, targets), "Bars: " + _in_words(part)),
+        ("Accuracy by held-out domain", figures.draw_bars(shown, targets), "Bars: " + _in_words(part)),
         (
             "Accuracy by epoch",
             figures.draw_curves(shown, targets),
@@ -284,8 +290,7 @@ def _gain(part: Part, method: Method) -> dict[str, Any]:
 
 
 def _seed_average(method: Method, targets: Sequence[str], seed: int) -> float | None:
-    values = [record.accuracy for record in method.records if record.seed == seed and record.target in targets]
-    return statistics.fmean(values) if len(values) == len(targets) else None
+    return method.averages(targets).get(seed)
 
 
 def _series(methods: Sequence[Method], key: str) -> dict[str, list[tuple[float, Method]]]:
@@ -298,9 +303,8 @@ def _series(methods: Sequence[Method], key: str) -> dict[str, list[tuple[float, 
     named = {}
     for points in alike.values():
         if len({value for value, _ in points}) > 1:
-            first = points[0][1]
-            others = [f"{words.split()[-1]} = {first.recipe.model_dump()[k]}" for k, words in OVER.items() if k != key]
-            named[", ".join(others)] = sorted(points, key=lambda point: point[0])
+            title = points[0][1].title.replace(f"{key}=", "from ")  # what tells the first from all others
+            named[title] = sorted(points, key=lambda point: point[0])
     return named
 
 
@@ -318,13 +322,19 @@ def _run_row(method: Method, record: Record) -> dict[str, Any]:
         "epoch": result["epoch"],
         "seconds": result["seconds"],
         "folder": record.path.name,
-        "again": shlex.join(
-            [
-                *("triplee", "train", record.config["data"], "--target", record.target, "--seed", str(record.seed)),
-                *("--recipe", str(record.path / "config.yaml")),
-            ]
-        ),
+        "again": _command_for(record),
     }
+
+
+def _command_for(record: Record) -> str:
+    """What trains the run again, beside it; a student is made from its teacher."""
+    config, out = record.config, str(record.path.with_name(f"{record.path.name}-again"))
+    if config.get("teacher"):
+        return shlex.join(["triplee", "fuse", config["teacher"], "--how", "distill", "--out", out])
+    words = ["triplee", "train", config["data"], "--target", record.target, "--seed", str(record.seed)]
+    words += ["--recipe", str(record.path / "config.yaml"), "--out", out]
+    words += ["--root", config["root"]] if config.get("root") else []
+    return shlex.join(words + ["--skip-bad"] * bool(config["skipped_images"]))
 
 
 def _cost_row(method: Method) -> dict[str, Any]:

@@ -5,7 +5,7 @@ page or a figure shows. Axes: N images, K classes, F features.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -74,7 +74,10 @@ def look_at(
         looks.notes.append("No run kept its predictions: confusion and mistakes are left out.")
     if pool is None:
         return looks
+    compared = [_with_pool(method, pool, looks) for method in compared]
     best = compared[-1]
+    if not best.records:
+        return looks
     looks.mistakes = [
         found for target in targets for record in best.of(target)[:1] if (found := worst_mistakes(record, pool))
     ]
@@ -84,14 +87,35 @@ def look_at(
             looks.features += [look_at_features(runs, pool, device)] if runs else []
         except InputError as error:
             looks.notes.append(str(error))
-    looks.views = make_views(best.records[0], pool, device)
+    try:
+        looks.views = make_views(best.records[0], pool, device)
+    except InputError as error:
+        looks.notes.append(str(error))
     return looks
 
 
+def _with_pool(method: Method, pool: Pool, looks: Looks) -> Method:
+    """The runs of a method that have seen these very images, at this size."""
+    size = pool.images_NCHW.shape[2]
+    fitting = tuple(r for r in method.records if is_of_pool(r, pool) and r.recipe.image_size == size)
+    if len(fitting) < len(method.records):
+        looks.notes.append(f"{method.title}: runs at other sizes than {size} px have no pictures here.")
+    return replace(method, records=fitting)
+
+
+def is_of_pool(record: Record, pool: Pool) -> bool:
+    return record.config["data_fingerprint"] == pool.fingerprint
+
+
 def read_predictions(record: Record) -> dict[str, np.ndarray] | None:
-    """What the run said of its target's images, in the pool's order; none of a run of an earlier version."""
+    """What the run said of its target's images, in the pool's order; none of an earlier version, or damaged."""
     path = RunFolder(record.path).predictions_path
-    return {name: tensor.numpy() for name, tensor in read_tensors(path)[0].items()} if path.exists() else None
+    if not path.exists():
+        return None
+    try:
+        return {name: tensor.numpy() for name, tensor in read_tensors(path)[0].items()}
+    except InputError:
+        return None  # damaged: as if there were none
 
 
 def count_confusions(methods: Sequence[Method], targets: Sequence[str]) -> dict[str, Any]:
@@ -134,7 +158,7 @@ def worst_mistakes(record: Record, pool: Pool) -> dict[str, Any] | None:
 def look_at_features(runs: Mapping[str, Record], pool: Pool, device: torch.device) -> FeatureLook:
     """Of runs with one target: maps of its images, and for the last run the training images nearest to some of them."""
     first = next(iter(runs.values()))
-    split = split_pool(pool, first.target, first.seed)
+    split = split_pool(pool, first.target, first.seed, first.config.get("left_out"))
     points, known = choose_points(split.target_N), choose_points(split.train_N, MOST_KNOWN)
     labels_N, known_labels = pool.labels_N[points], pool.labels_N[known]
     places, judged, neighbours = {}, {}, []
@@ -161,7 +185,7 @@ def _show(pool: Pool, index: int, label: int | None = None) -> Shown:
 
 def make_views(record: Record, pool: Pool, device: torch.device) -> list[tuple[str, Shown | None, list[Shown]]]:
     """One training image under every op at rising strength, and under the cross-image ops with a partner."""
-    split = split_pool(pool, record.target, record.seed)
+    split = split_pool(pool, record.target, record.seed, record.config.get("left_out"))
     train_N = split.train_N
     of_domain = [train_N[pool.domains_N[train_N] == pool.domains.index(name)] for name in split.source_domains]
     image = pool.images_NCHW[int(of_domain[0][0])]

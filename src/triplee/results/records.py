@@ -4,6 +4,7 @@ Comes in: folders of runs, or folders that hold such; goes out: Records, and Met
 but target and seed. What is unfinished or damaged is passed over with a line.
 """
 
+import json
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -76,17 +77,22 @@ class Method:
 
     def average(self, targets: Sequence[str]) -> Estimate | None:
         """Over targets, for the seeds that have all of them; its spread is over those seeds."""
-        by_seed: dict[int, list[float]] = {}
-        for target in targets:
-            for record in self.of(target):
-                by_seed.setdefault(record.seed, []).append(record.accuracy)
-        whole = {seed: statistics.fmean(values) for seed, values in by_seed.items() if len(values) == len(targets)}
+        whole = self.averages(targets)
         return estimate(whole) if whole else None
+
+    def averages(self, targets: Sequence[str]) -> dict[int, float]:
+        """The mean over targets by seed, of those that have all of them."""
+        by_seed: dict[int, dict[str, float]] = {}
+        for record in self.records:
+            if record.target in targets:
+                by_seed.setdefault(record.seed, {})[record.target] = record.accuracy
+        return {seed: statistics.fmean(own.values()) for seed, own in by_seed.items() if len(own) == len(targets)}
 
 
 def find_records(paths: Sequence[Path]) -> tuple[list[Record], list[str]]:
     """The finished runs in some folders, and lines on what was passed over."""
     records, notes = [], []
+    known: dict[str, Path] = {}
     for folder in dict.fromkeys(run for path in paths for run in _run_folders(path)):
         try:
             run = RunFolder(folder)
@@ -95,7 +101,10 @@ def find_records(paths: Sequence[Path]) -> tuple[list[Record], list[str]]:
                 notes.append(f"{folder} is not finished")
                 continue
             record = Record(folder, config, run.read_result(), run.read_metrics())
-            record.recipe  # noqa: B018 – a damaged one is told here
+            twin = known.setdefault(_identity(record), folder)
+            if twin != folder:
+                notes.append(f"{folder} is the same run as {twin}, and left out")
+                continue
             records.append(record)
         except InputError as error:
             notes.append(str(error))
@@ -103,6 +112,12 @@ def find_records(paths: Sequence[Path]) -> tuple[list[Record], list[str]]:
         reason = f": {notes[0]}" if notes else ""
         raise InputError(f"no finished run in {', '.join(map(str, paths))}{reason}")
     return records, notes
+
+
+def _identity(record: Record) -> str:
+    """What a run was told: data, target, seed and recipe."""
+    told = [record.config[key] for key in ("data_fingerprint", "target", "seed", "recipe_name")]
+    return json.dumps([*told, record.recipe.model_dump_json(), record.config.get("left_out")])
 
 
 def _run_folders(path: Path) -> list[Path]:

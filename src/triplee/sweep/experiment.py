@@ -3,7 +3,7 @@
 Comes in: the name of one under experiments/, or a YAML file of the same form. Goes out: an Experiment, checked.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any
@@ -62,8 +62,9 @@ class Experiment(_Entry):
                     raise InputError(f"{table.label}, {row!r}: {len(figures)} figures for {len(table.columns)} columns")
         return self
 
-    def paper_table(self, data: tuple[str, ...]) -> PaperTable | None:
-        return next((table for table in self.paper if table.data == data), None)
+    def paper_table(self, data: tuple[str, ...], in_full: Callable[[str], str]) -> PaperTable | None:
+        """What the paper prints for such data; `in_full` tells how data are named there."""
+        return next((table for table in self.paper if tuple(map(in_full, table.data)) == data), None)
 
 
 _MODELS: dict[str, type[_Entry]] = {"rows": Row, "paper": PaperTable}

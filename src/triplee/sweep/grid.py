@@ -36,6 +36,7 @@ class PlannedRun:
 
     @cached_property
     def recipe_name(self) -> str:
+        """The nearest method in a setting of the data: rows that ask for the same recipe have one name for it."""
         return nearest_recipe(self.recipe, _setting(self.data).partition("-resnet")[0])
 
     @cached_property
@@ -59,11 +60,16 @@ class Grid:
     paper_label: str
     paper: Mapping[tuple[str, str], float]
     cells: Mapping[tuple[str, str, int], tuple[PlannedRun, ...]]
+    is_adapted: bool = False  # to fewer rows or targets, other seeds or recipe keys
 
     @property
     def file_name(self) -> str:
-        """Of its tables, without the suffix."""
-        return f"{self.name}-{Path(self.data[0]).name}" if len(self.data) == 1 else self.name
+        """Of its tables, without the suffix; an adapted experiment does not overwrite the tables of the whole one."""
+        words = [self.name, *([Path(self.data[0]).name] if len(self.data) == 1 else [])]
+        if self.is_adapted:
+            told = "\n".join([*self.rows, *sorted(run.name for run in self.runs)])
+            words.append(hashlib.blake2b(told.encode(errors="surrogateescape"), digest_size=3).hexdigest())
+        return "-".join(words)
 
     @cached_property
     def runs(self) -> list[PlannedRun]:
@@ -82,9 +88,9 @@ def plan_grid(
     root: Path | None = None,
 ) -> Grid:
     """The grid of an experiment, on other data, with fewer rows or targets, more seeds or changed recipe keys."""
-    sets = tuple(map(_in_full, (data,) if data else experiment.data))
+    narrowed, sets = bool(rows), tuple(map(_in_full, (data,) if data else experiment.data))
     chosen = {row: experiment.rows[row] for row in _choose("row", rows, tuple(experiment.rows))}
-    paper = experiment.paper_table(sets)
+    paper = experiment.paper_table(sets, _in_full)
     columns = _columns(sets, paper.columns if paper else None, targets, root)
     seeds = tuple(range(num_seeds or experiment.seeds))
     recipes = {(row, d): _recipe(row, chosen[row], d, changes or {}) for row in chosen for d in sets}
@@ -113,6 +119,7 @@ def plan_grid(
         paper_label=paper.label if paper else "",
         paper=figures,
         cells=cells,
+        is_adapted=bool(narrowed or targets or num_seeds or changes),
     )
 
 

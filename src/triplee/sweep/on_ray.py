@@ -40,11 +40,12 @@ class RayEngine:
         except (ConnectionError, ValueError, RuntimeError) as error:
             reason = " ".join(str(error).split()) or type(error).__name__
             raise InputError(f"no Ray cluster at {address or 'this machine'}: {reason}") from None
-        resources = ray.cluster_resources()
-        self.device = device or ("cuda" if resources.get("GPU") else "cpu")
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        self.device = device or ("cuda" if any(node.get("GPU") for node in nodes) else "cpu")
         self.num_threads = cpus
         wanted = {"CPU": cpus} | ({"GPU": gpus} if self.device == "cuda" else {})
-        self.num_workers = min(int(resources.get(name, 0) / share) for name, share in wanted.items())
+        # Node by node: a task is placed on one of them.
+        self.num_workers = sum(min(int(node.get(n, 0) / share) for n, share in wanted.items()) for node in nodes)
         if not self.num_workers:
             ray.shutdown()
             asked = " and ".join(f"{share:g} {name}" for name, share in wanted.items())

@@ -17,7 +17,7 @@ import filelock
 from triplee.engine.interrupt import stop_on_interrupt
 from triplee.engine.train import Interrupted
 from triplee.runfolder import RunFolder, unwritable, write_atomically
-from triplee.settings import InputError
+from triplee.settings import InputError, data_root
 from triplee.sweep.grid import PlannedRun
 from triplee.sweep.work import Ending, Group
 
@@ -143,7 +143,7 @@ def train_all(
     """Train what has neither ended nor failed; a run that fails is kept as such and stops nobody else."""
     watch = _Watch(runs, folder)
     waiting = [run for run in runs if run not in watch.ended]
-    out, where = str(folder.runs_path.absolute()), str(root.absolute()) if root else None
+    out, where = str(folder.runs_path.absolute()), str((root or data_root()).absolute())
     groups = [
         Group(out, together, engine.device, engine.num_threads, where, skip_bad)
         for together in group_runs(waiting, engine.device, engine.num_workers)

@@ -14,7 +14,10 @@ theme.addEventListener("click", () => {
   showTheme();
   document.querySelectorAll(".confusion").forEach(drawConfusion);
 });
-prefersDark.addEventListener("change", showTheme);
+prefersDark.addEventListener("change", () => {
+  showTheme();
+  document.querySelectorAll(".confusion").forEach(drawConfusion);
+});
 showTheme();
 
 function valueOf(row, column) {
@@ -46,7 +49,7 @@ for (const filter of document.querySelectorAll("input.filter")) {
     const words = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
     let shown = 0;
     for (const row of table.tBodies[0].rows) {
-      const text = row.textContent.toLowerCase();
+      const text = [...row.cells].slice(0, 3).map((cell) => cell.textContent).join(" ").toLowerCase();
       row.hidden = !words.every((word) => text.includes(word));
       shown += row.hidden ? 0 : 1;
     }
