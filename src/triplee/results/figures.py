@@ -52,7 +52,7 @@ def colour(number: int) -> str:
 
 
 def _label(name: str) -> str:
-    """Anybody's words as matplotlib can show them: it cannot draw what is no Unicode, and hides names with a first _."""
+    """Anybody's words as matplotlib shows them: it cannot draw what is no Unicode, and hides names with a first _."""
     shown = name.encode(errors="backslashreplace").decode()
     return f"\u200b{shown}" if shown.startswith("_") else shown
 
