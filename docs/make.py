@@ -64,8 +64,8 @@ NOTES = {
     " CPU cores. The plain loop opens, converts and resizes one image after another, stacks 64 and runs the networks in"
     " float32. Where decoding takes the time, ours gains by decoding in processes, and JPEGs at a fraction of their"
     " size; where the networks do, little but bfloat16. The row of 10,000 small PNGs had the machine to itself; the two"
-    " of JPEGs had other work beside them, the ResNet row far too much, which slows threads that wait for each other, the"
-    " plain loop's, most: on free cores expect smaller ratios there.",
+    " of JPEGs had other work beside them, the ResNet row far too much, which slows threads that wait for each other,"
+    " the plain loop's, most: on free cores expect smaller ratios there.",
     "big_tree": "600,000 files of 48 px, a tree as large as DomainNet's, stored at 32 px. `own` is anonymous memory,"
     " `resident` counts mapped files as well; each step is a process of its own and `begins with` what Python and torch"
     " take. An epoch reads every image once, in random windows, from the store on disk.",
