@@ -130,3 +130,12 @@ def test_a_run_is_named_in_the_setting_of_its_data() -> None:
     rows = {row: run.recipe_name for (row, _, _), (run, *_) in plan("components", data="office-home").cells.items()}
     assert rows["Model a"] == "office-home-resnet18-a" and rows["Baseline†"] == "office-home-resnet18-baseline-jitter"
     assert rows["TripleE"] == "office-home-resnet18-triplee-fourier"
+
+
+def test_a_column_that_is_no_domain_is_refused() -> None:
+    table = {"label": "T", "data": "digits", "columns": ["stret", "average"], "figures": {"one": [1.0, 1.0]}}
+    experiment = Experiment.model_validate(
+        {"about": "x", "data": "digits", "baseline": "one", "rows": {"one": {"method": "vanilla"}}, "paper": [table]}
+    )
+    with pytest.raises(InputError, match="unknown column 'stret'.*'street'"):
+        plan_grid("x", experiment)

@@ -145,7 +145,11 @@ def _columns(
             raise InputError(f"--targets needs one set of data, this experiment has {len(sets)}: choose it with --data")
         return {d: [(d, target) for target in _domains(d, root)] for d in sets}
     data = next(iter(sets))
-    domains = [column for column in order or _domains(data, root) if column != AVERAGE]
+    known = _domains(data, root)
+    domains = [column for column in order or known if column != AVERAGE]
+    for column in domains:
+        if column not in known:
+            raise InputError(f"unknown column {column!r} of the paper's table: {nearest(column, known)}")
     return {target: [(data, target)] for target in _choose("target", targets, domains)}
 
 
