@@ -137,5 +137,5 @@ def test_a_column_that_is_no_domain_is_refused() -> None:
     experiment = Experiment.model_validate(
         {"about": "x", "data": "digits", "baseline": "one", "rows": {"one": {"method": "vanilla"}}, "paper": [table]}
     )
-    with pytest.raises(InputError, match="unknown column 'stret'.*'street'"):
+    with pytest.raises(InputError, match=r"unknown column 'stret'.*'street'"):
         plan_grid("x", experiment)
