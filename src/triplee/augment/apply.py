@@ -7,7 +7,6 @@ Axes: N pool images, V views, C channels, H height, W width.
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -18,19 +17,11 @@ from triplee.augment.basic import crop_and_flip, crop_coefficients
 from triplee.augment.draw import FOURIER, HUE, STYLE, Draw
 from triplee.augment.fourier import mix_views
 from triplee.augment.ops import MAX_STRENGTH, OP_TABLE, OPS, argument_of, fixed_matrices, hue
-from triplee.augment.style import StyleTable
+from triplee.augment.style import Images, StyleTable
 from triplee.settings import InputError, nearest
 
 # From images (N,3,H,W), and per view: image number, op and argument, box and flip where there are any.
 Pass = Callable[[Tensor, np.ndarray, np.ndarray, np.ndarray, np.ndarray | None, np.ndarray | None], Tensor]
-
-
-class Images(Protocol):
-    """What views are made of: a uint8 tensor (N,3,H,W), or what stands in for one that fits no memory."""
-
-    @property
-    def device(self) -> torch.device: ...
-    def __getitem__(self, index: Tensor, /) -> Tensor: ...
 
 
 def apply_draw(pool_NCHW: Images, index_V: np.ndarray, draw: Draw, styles: StyleTable | None = None) -> Tensor:

@@ -25,8 +25,8 @@ class Stylizer(Protocol):
     def decode(self, features: Tensor, height: int, width: int) -> Tensor: ...
 
 
-class Rows(Protocol):
-    """Images to be indexed with a tensor of numbers: a uint8 tensor (N,3,H,W), or what stands in for one."""
+class Images(Protocol):
+    """What views are made of: a uint8 tensor (N,3,H,W), or what stands in for one that fits no memory."""
 
     @property
     def device(self) -> torch.device: ...
@@ -52,7 +52,9 @@ def move_statistics(features: Tensor, target_V2C: Tensor, strength_V: Tensor) ->
 class StyleTable:
     """A stylizer, and the statistics of the images that lend their style."""
 
-    def __init__(self, stylizer: Stylizer, images_NCHW: Rows, index_R: np.ndarray, precision: str = "float32") -> None:
+    def __init__(
+        self, stylizer: Stylizer, images_NCHW: Images, index_R: np.ndarray, precision: str = "float32"
+    ) -> None:
         self.stylizer, self.device, self.precision = stylizer, images_NCHW.device, precision
         self.row_N = np.full(images_NCHW.shape[0], -1)
         self.row_N[index_R] = np.arange(len(index_R))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from triplee.cli.choices import Device, Root, choose_device, load_pool
+from triplee.cli.choices import Device, Root, choose_device, load_own_pool
 from triplee.cli.printing import warn
 from triplee.settings import InputError
 
@@ -118,16 +118,12 @@ def figure(
 
 def _own_pool(record: "Record", root: Path | None) -> "tuple[Pool | None, str]":
     """The data of a run, or why they cannot be had."""
-    own_root = record.config.get("root")
+    from triplee.results.pieces import is_of_pool
+
     try:
-        pool = load_pool(
-            record.config["data"],
-            record.recipe.image_size,
-            root or (Path(own_root) if own_root else None),
-            skip_bad=True,
-        )
+        pool = load_own_pool(record.path, record.config, record.recipe.image_size, root, skip_bad=True)
     except InputError as error:
         return None, str(error)
-    if pool.fingerprint != record.config["data_fingerprint"]:
+    if not is_of_pool(record, pool):
         return None, f"{record.config['data']} has changed since {record.path} was trained on it"
     return pool, ""
