@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from triplee.augment.basic import crop_and_flip, crop_coefficients
-from triplee.augment.draw import DRAWN_OPS, draw_basic
+from triplee.augment.draw import DRAWN_OPS, FOURIER, HUE, STYLE, draw_basic
 from triplee.augment.ops import OP_TABLE, OPS, argument_of, fixed_matrices
 from triton_interpreter import DEVICE, ON_GPU, needs_triton, run_in_interpreter, runs_kernels, starts_interpreter
 
@@ -64,14 +64,14 @@ def assert_same(ours: Tensor, theirs: Tensor, op_V: np.ndarray) -> None:
 
 
 def every_op(images: Tensor, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Index, op and argument of one view per op, strength and sign, of images taken at random; fourier and hue too."""
+    """Index, op and argument of one view per op, strength and sign, of images at random; other ops too."""
     cases = [
         (op, s, sign) for op in range(len(OPS)) for s in STRENGTHS for sign in (1, -1)[: 1 + OP_TABLE[OPS[op]].signed]
     ]
     arguments = [argument_of(OPS[op], np.array([s]), np.array([sign]))[0] for op, s, sign in cases]
-    op_V = np.array([op for op, _, _ in cases] + [len(OPS), len(OPS) + 1])
+    op_V = np.array([op for op, _, _ in cases] + [FOURIER, HUE, STYLE])
     order = rng.permutation(len(op_V))
-    return rng.integers(len(images), size=len(op_V)), op_V[order], np.array([*arguments, 0.3, 0.2])[order]
+    return rng.integers(len(images), size=len(op_V)), op_V[order], np.array([*arguments, 0.3, 0.2, 1.0])[order]
 
 
 @runs_kernels

@@ -128,7 +128,7 @@ def fixed_matrices(op_V: np.ndarray, argument_V: Arguments, height: int, width: 
     Output pixel (x, y) is input pixel ((c + a·x + b·y) >> 16, (f + d·x + e·y) >> 16), black outside the image.
     """
     fixed_V6 = np.zeros((len(op_V), 6), dtype=np.int32)
-    (warped,) = _IS_WARP[op_V].nonzero()
+    (warped,) = _IS_WARP[np.minimum(op_V, len(OPS))].nonzero()
     rows = map(_fixed_matrix, op_V[warped].tolist(), argument_V[warped].tolist(), repeat(height), repeat(width))
     fixed_V6[warped] = np.frombuffer(b"".join(rows), dtype=np.int32).reshape(-1, 6)
     return fixed_V6
@@ -241,7 +241,7 @@ OP_TABLE: dict[str, Op] = {
 OPS: tuple[str, ...] = tuple(OP_TABLE)
 
 WARPS = ("rotate", "shear_x", "shear_y", "translate_x", "translate_y")
-_IS_WARP = np.array([name in WARPS for name in (*OPS, "fourier", "hue")])
+_IS_WARP = np.array([*(name in WARPS for name in OPS), False])  # by number; the last is for all that are no image ops
 
 
 def argument_of(name: str, strength_V: np.ndarray, sign_V: np.ndarray, translate_pixels: int = 10) -> np.ndarray:

@@ -19,7 +19,6 @@ from triplee.engine.epoch import MemberSpec, Share
 from triplee.engine.gpu import Chunk, GpuMembers, free_bytes
 from triplee.engine.member import Member
 from triplee.engine.windows import Windows
-from triplee.settings import InputError
 
 MOST_LANES = 12
 EVALUATE_BYTES = 64 << 20
@@ -91,10 +90,7 @@ class CapturedMembers(GpuMembers):
                     self._capture(k, size)
             except torch.OutOfMemoryError:  # of a warm-up: a capture takes what its warm-up gave back
                 if len(self.lanes) == 1:
-                    recipe, size = self.members[missing[0][0]].spec.recipe, missing[0][1]
-                    step = f"a step of {size} views of {recipe.image_size} px with {recipe.backbone}"
-                    advice = "lower batch_size, replay or image_size"
-                    raise InputError(f"{step} does not fit the GPU's memory: {advice}") from None
+                    raise
                 self.graphs.clear()
                 gc.collect()
                 torch.cuda.empty_cache()

@@ -19,6 +19,7 @@ from triplee.augment.style import StyleTable
 from triplee.engine.epoch import EpochProgress, Share
 from triplee.engine.member import MemberSpec
 from triplee.engine.windows import Windows
+from triplee.settings import InputError
 
 if TYPE_CHECKING:
     from triplee.engine.stack import Executor
@@ -129,6 +130,11 @@ class GpuMembers:
             if training is not None:
                 self._collect(training, progress)
             after_steps()
+        except torch.OutOfMemoryError:
+            recipe = max(self.specs.values(), key=lambda spec: spec.views_per_step).recipe
+            size = f"{recipe.batch_size} × {recipe.replay} views of {recipe.image_size} px with {recipe.backbone}"
+            advice = "lower batch_size, replay or image_size"
+            raise InputError(f"a step of {size} does not fit the GPU's memory: {advice}") from None
         finally:
             torch.cuda.synchronize(self.device)  # nothing may still train when an exception frees its memory
 
