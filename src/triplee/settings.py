@@ -7,9 +7,11 @@ Implements the "Recipes" table and the recipe keys of the method; knows nothing 
 import difflib
 import os
 from collections.abc import Iterable, Mapping
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any, Literal
 
+import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 BACKBONES = ("digit-cnn", "resnet18", "resnet50")  # and timm:NAME
@@ -19,6 +21,19 @@ Selection = Literal["source-val", "leave-one-out", "oracle"]
 
 class InputError(Exception):
     """Bad input: one line that names the thing and the way out. The command line prints it and exits with 2."""
+
+
+def read_yaml(kind: str, name: str, source: Traversable) -> dict[Any, Any]:
+    """The `key: value` lines of a file that the user calls `name`."""
+    try:
+        content = yaml.safe_load(source.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"{kind} file {name} does not exist") from None
+    except (OSError, UnicodeDecodeError, yaml.YAMLError):
+        raise InputError(f"{kind} file {name} cannot be read as YAML") from None
+    if not isinstance(content, dict):
+        raise InputError(f"{kind} file {name} holds no `key: value` lines")
+    return content
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

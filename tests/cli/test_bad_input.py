@@ -189,5 +189,5 @@ def test_predict_names_what_it_cannot_read(
             assert_refused(call("predict", finished.path, good, bad), str(bad), reason, "--skip-bad")
             answer = call("predict", finished.path, good, bad, "--skip-bad", "--format", "csv")
             assert answer.returncode == 0 and len(answer.stdout.splitlines()) == 2
-            assert re.fullmatch(f"triplee: skipped cannot read image {re.escape(str(bad))}: .+\n", answer.stderr)
+            assert re.fullmatch(f"triplee: skipped: cannot read image {re.escape(str(bad))}: .+\n", answer.stderr)
     assert_refused(call("predict", finished.path, __file__), "not an image")

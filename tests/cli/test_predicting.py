@@ -50,7 +50,29 @@ def test_a_bad_image_among_many_ends_it_after_whole_lines(
     assert 0 < len(json.loads(answer.stdout)) <= FEW
     answer = call("predict", finished.path, folder, "--format", "csv", "--skip-bad")
     assert answer.returncode == 0 and len(answer.stdout.splitlines()) == FEW + 100
-    assert answer.stderr == f"triplee: skipped cannot read image {bad}: not an image, or its start is damaged\n"
+    assert answer.stderr == f"triplee: skipped: cannot read image {bad}: not an image, or its start is damaged\n"
+
+
+@pytest.mark.parametrize(
+    ("format_", "nothing"),
+    [
+        ("csv", "image,class,confidence,disagreement\n"),
+        ("table", "image\tclass\tconfidence\tdisagreement\n"),
+        ("json", "[]\n"),
+    ],
+)
+def test_no_image_at_all_is_a_table_without_lines(
+    call: Call, finished: TrainedRun, tmp_path: Path, format_: str, nothing: str
+) -> None:
+    (tmp_path / "bad.png").write_text("no image")
+    answer = call("predict", finished.path, tmp_path / "bad.png", "--skip-bad", "--format", format_)
+    assert answer.returncode == 0 and answer.stdout == nothing
+
+
+def test_a_tab_in_a_name_breaks_no_column(call: Call, finished: TrainedRun, small_folder: Path, tmp_path: Path) -> None:
+    odd = shutil.copy(next(small_folder.rglob("*.png")), tmp_path / "a\tb\nc.png")
+    _, line = call("predict", finished.path, odd).stdout.splitlines()
+    assert line.split("\t")[0] == str(tmp_path / "a\\tb\\nc.png") and line.count("\t") == 3
 
 
 @pytest.mark.parametrize("format_", ["csv", "json"])

@@ -61,7 +61,10 @@ def test_bad_input_is_one_line(call: Call, small_folder: Path, tmp_path: Path, f
     assert_refused(call(*fit, "--encoder", "vgg19"), "vgg_normalised.pth")
     assert_refused(call(*fit, "--encoder", "vgg19", "--weights", tmp_path / "none.pth"), "none.pth", "does not exist")
     assert_refused(call(*fit, "--encoder", "small", "--target", "blu"), "unknown target 'blu'", "'blue'")
+    assert_refused(call(*fit, "--encoder", "small", "--weights", tmp_path / "none.pth"), "--weights", "small")
+    assert_refused(call("style", "fit", tmp_path / "nowhere"), "nowhere", "neither a known name nor an existing folder")
     assert_refused(call("style", "show", tmp_path / "none.safetensors"), "does not exist")
+    assert_refused(call("style", "show", fitted, "--out", tmp_path / "grid.jpg"), "grid.jpg", ".png")
     assert_refused(call("style", "show", fitted, "--content", "purple"), "unknown domain 'purple'")
     fitted.write_bytes(fitted.read_bytes()[:500])
     train = ["train", small_folder, "--target", "blue", *TRAIN, "--out", tmp_path / "run"]
@@ -74,3 +77,6 @@ def test_a_run_without_style_has_none_to_show(call: Call, small_folder: Path, tm
     options = ["--set", "image_size=16", "--set", "epochs=1", "--recipe", "digits-vanilla", "--out", tmp_path / "run"]
     assert call("train", small_folder, "--target", "blue", *options).returncode == 0
     assert_refused(call("style", "show", tmp_path / "run"), "without the style op")
+    config = tmp_path / "run" / "config.yaml"
+    config.write_text(config.read_text().replace("ops: fourier", "ops: furier"))
+    assert_refused(call("style", "show", tmp_path / "run"), str(tmp_path / "run"), "recipe key 'ops'")

@@ -73,6 +73,9 @@ def test_what_is_asked_wrongly_is_one_line_and_leaves_nothing(call: Call, small_
         assert_refused(call(*good, *more), line)
     assert_refused(call(*good, "--address", "auto"), "--address is for --engine ray")
     assert_refused(call("sweep", "pacs", "--root", tmp_path, "--out", tmp_path / "out"), "pacs", str(tmp_path))
+    resnet = ["--set", "backbone=resnet18", "--set", "image_size=32"]
+    assert_refused(call(*good, *resnet, "--weights", tmp_path / "none.pth"), "none.pth does not exist")
+    assert_refused(call(*good, "--engine", "ray", "--gpus", "1.5"), "--gpus 1.5")
     assert not (tmp_path / "out").exists()
 
 
@@ -89,7 +92,7 @@ def test_a_second_sweep_is_told_so_and_harms_nothing(call: Call, small_folder: P
     with SweepFolder(tmp_path / "out").claim():
         answer = call(*command(tmp_path, small_folder))
         assert_refused(answer, f"{tmp_path / 'out'} is in use by another sweep", "choose another --out")
-    assert contents(tmp_path / "out").keys() == {"lock"}
+        assert contents(tmp_path / "out").keys() == {"lock"}
 
 
 def test_a_full_disk_is_one_line_and_blames_no_run(

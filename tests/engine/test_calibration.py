@@ -44,9 +44,11 @@ def test_it_is_the_most_likely_one() -> None:
 
 
 def test_a_few_images_that_are_all_right_do_not_make_it_sure_for_ever() -> None:
-    probabilities = torch.full((12, 3), 0.05)
-    probabilities[:, 1] = 0.9
-    assert 0.2 < fit_temperature(probabilities, torch.ones(12, dtype=torch.int64)) < 1
+    for sure in (0.5, 0.9):
+        probabilities = torch.full((12, 3), (1 - sure) / 2)
+        probabilities[:, 1] = sure
+        temperature = fit_temperature(probabilities, torch.ones(12, dtype=torch.int64))
+        assert temper(probabilities, temperature)[0, 1] == pytest.approx(13 / 14, abs=1e-3)
     extreme = torch.tensor([[1.0, 0.0], [0.0, 1.0]])  # sure, and wrong
     assert 1 < fit_temperature(extreme, torch.tensor([1, 0])) <= 20
 
@@ -91,7 +93,7 @@ def test_a_run_calibrates_its_best_epoch_and_not_its_last(small: Pool, tmp_path:
     labels[split.val_N] = (labels[split.val_N] + 1) % 3  # the more it learns, the worse it does on these
     pool = dataclasses.replace(small, labels_N=labels)
     recipe = make_recipe({"image_size": 16, "epochs": 4, "members": 2, "lr": 0.01})
-    result = train_run(pool, split, recipe, out=tmp_path / "run", observer=Silent())
+    result = train_run(pool, split, recipe, out=tmp_path / "run", observer=Silent(), device=torch.device("cpu"))
     assert result["epoch"] < 4
     best = load(tmp_path / "run", "cpu").probabilities(pool.images_NCHW, split.val_N).mean(0)
     found = fit_temperature(best, torch.from_numpy(labels[split.val_N]))

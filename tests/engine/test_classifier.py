@@ -25,7 +25,7 @@ RECIPE = make_recipe({"image_size": 16, "epochs": 2, "members": 2, "batch_size":
 @pytest.fixture(scope="module")
 def run(small: Pool, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("run") / "run"
-    train_run(small, split_pool(small, "blue", 0), RECIPE, out=out, observer=Silent())
+    train_run(small, split_pool(small, "blue", 0), RECIPE, out=out, observer=Silent(), device=torch.device("cpu"))
     return out
 
 

@@ -73,7 +73,9 @@ def test_rows_that_come_out_the_same_are_one() -> None:
     experiment = Experiment.model_validate({**EXPERIMENT, "baseline": "50", "rows": rows})
     assert plan_grid("twice", experiment, data="pacs").rows == ("18", "50")
     grid = plan_grid("twice", experiment, data="digits")
-    assert grid.rows == ("18",) and grid.baseline == "18"
+    assert grid.rows == ("18",) and grid.baseline == "18" and grid.repeated == {"50": "18"}
+    first = Experiment.model_validate({**EXPERIMENT, "baseline": "50", "rows": {"other": {}, **rows}})
+    assert plan_grid("twice", first, data="digits").baseline == "18"
 
 
 def test_a_row_stands_above_what_is_set_for_all(small_folder: Path) -> None:
@@ -97,6 +99,11 @@ def test_what_cannot_be_planned_is_one_line(adapted: dict[str, object], line: st
     assert line in str(refusal.value)
     with pytest.raises(InputError, match="--targets needs one set of data"):
         plan("benchmarks", targets=["photo"])
+
+
+def test_an_unknown_backbone_is_refused() -> None:
+    with pytest.raises(ValueError, match="resnet99"):
+        Experiment.model_validate({**EXPERIMENT, "rows": {"one": {"backbone": "resnet99"}}})
 
 
 def test_an_unknown_method_is_named_with_its_row() -> None:

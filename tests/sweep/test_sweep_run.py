@@ -1,6 +1,8 @@
 """A sweep on this machine: results, failures that stop nobody, workers that die, and going on where it was stopped."""
 
 import os
+import re
+import shutil
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -80,6 +82,22 @@ def test_a_finished_sweep_trains_nothing_and_reports(grid: Grid, trained: tuple[
     assert {"table.md", "table.tex", "table.csv"} <= {path.name for path in folder.path.iterdir()}
 
 
+def test_runs_of_another_recipe_or_other_images_are_no_part_of_the_table(
+    grid: Grid, trained: tuple[SweepFolder, Watching], tmp_path: Path
+) -> None:
+    """A default that has changed since, a folder that has: the names of the runs would not tell."""
+    folder = SweepFolder(Path(shutil.copytree(trained[0].path, tmp_path / "copy")))
+    make_report(grid, folder)
+    config = folder.run_folder(grid.runs[3]).config_path
+    text = config.read_text()
+    config.write_text(text.replace("temperature: 0.07", "temperature: 0.08"))
+    with pytest.raises(InputError, match="was trained with another temperature: remove it"):
+        make_report(grid, folder)
+    config.write_text(re.sub("data_fingerprint: .*", "data_fingerprint: other", text))
+    with pytest.raises(InputError, match="was trained on other images than those of"):
+        make_report(grid, folder)
+
+
 def test_leave_one_out_runs_have_all_three_selection_methods(small_folder: Path, tmp_path: Path) -> None:
     experiment = Experiment.model_validate({**EXPERIMENT, "seeds": 1, "rows": {"one": {"method": "vanilla"}}})
     changes = {**SMALL, "selection": "leave-one-out"}
@@ -121,6 +139,12 @@ def test_what_fails_is_kept_and_the_others_are_unharmed(grid: Grid, tmp_path: Pa
     folder.forget_failure(wild)
     train_all(runs, engine, folder, Watching())
     assert engine.sizes == [1] and folder.failure(wild)
+    state = folder.run_folder(wild).state_path
+    state.parent.mkdir(exist_ok=True)
+    state.write_bytes(b"damaged")
+    folder.forget_failure(wild)
+    train_all(runs, engine, folder, Watching())
+    assert "the loss became NaN or infinite" in str(folder.failure(wild))  # again from the start
     table = make_report(replace(grid, cells={**grid.cells, ("one", "blue", 0): (wild,)}), folder).tables[0]
     assert table.cells["one", "blue"].missing == table.cells["one", "average"].missing == "failed"
 

@@ -7,7 +7,7 @@ import typer
 import yaml
 
 from triplee.cli.printing import image_bar, warn
-from triplee.settings import InputError, Recipe, files_in_full, make_recipe
+from triplee.settings import InputError, Recipe, files_in_full, make_recipe, read_yaml, user_path
 
 DataArgument = Annotated[
     str, typer.Argument(help="digits (embedded), a benchmark's name, or a folder <domain>/<class>/<image>")
@@ -28,18 +28,16 @@ def choose_recipe(name: str, changes: list[str], weights: Path | None = None) ->
         values["weights"] = str(weights)
     if not name.endswith((".yaml", ".yml")):
         return files_in_full(make_recipe(values, find_recipe(name))), name
-    try:
-        content = yaml.safe_load(Path(name).read_text())
-    except FileNotFoundError:
-        raise InputError(f"recipe file {name} does not exist") from None
-    except (OSError, UnicodeDecodeError, yaml.YAMLError):
-        raise InputError(f"recipe file {name} cannot be read as YAML") from None
-    if not isinstance(content, dict):
-        raise InputError(f"recipe file {name} holds no `key: value` lines")
+    content = read_yaml("recipe", name, user_path(name))
     called = Path(name).stem
     if isinstance(content.get("recipe"), dict):  # a run's config.yaml: run it again
         content, called = content["recipe"], str(content.get("recipe_name", called))
     return files_in_full(make_recipe({**{str(key): value for key, value in content.items()}, **values})), called
+
+
+def split_words(text: str | None) -> list[str]:
+    """The words of an option that takes several, comma-separated."""
+    return [word.strip() for word in text.split(",")] if text else []
 
 
 def parse_changes(changes: list[str]) -> dict[str, Any]:

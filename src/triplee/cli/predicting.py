@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from triplee.engine.predict import Batch
 
 COLUMNS = ["image", "class", "confidence", "disagreement"]
+# Of file names, where tabs and line ends have a meaning.
+ESCAPES = str.maketrans({"\t": "\\t", "\n": "\\n", "\r": "\\r"})
 
 
 class Format(StrEnum):
@@ -51,7 +53,7 @@ def predict(
     def on_bad(bad: "BadImage") -> None:
         if not skip_bad and not watch:
             raise InputError(f"{bad}; --skip-bad leaves such images out")
-        print(f"triplee: skipped {bad}", file=sys.stderr, flush=True)
+        print(f"triplee: skipped: {bad}", file=sys.stderr, flush=True)
 
     classifier = load(run, choose_device(device))
     files = find_images(images or [])
@@ -93,7 +95,8 @@ class Results:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        pass
+        if exception[0] is None and not self.num_written:
+            self.write_records([])
 
     def write(self, batch: "Batch") -> None:
         records = [as_record(image, prediction) for image, prediction in batch]
@@ -130,7 +133,9 @@ class TableResults(Results):
     """Columns on a terminal, as wide as the first batch asks for; tab-separated elsewhere, for `cut` and `grep`."""
 
     def write_records(self, records: list[dict[str, Any]]) -> None:
-        rows = [[r["image"], r["class"], f"{r['confidence']:.1%}", f"{r['disagreement']:.0%}"] for r in records]
+        names = [r["image"].translate(ESCAPES) for r in records]
+        shares = [[r["class"], f"{r['confidence']:.1%}", f"{r['disagreement']:.0%}"] for r in records]
+        rows = [[name, *rest] for name, rest in zip(names, shares, strict=True)]
         if not self.num_written:
             rows.insert(0, COLUMNS)
             self.widths = [max(map(len, column)) if sys.stdout.isatty() else 0 for column in zip(*rows, strict=True)]

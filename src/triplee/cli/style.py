@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from triplee.cli.choices import DataArgument, Device, Root, SkipBad, choose_device, load_pool
+from triplee.cli.choices import DataArgument, Device, Root, SkipBad, choose_device, load_pool, split_words
 from triplee.cli.printing import image_bar
 from triplee.settings import InputError, make_recipe, nearest
 
@@ -36,7 +36,7 @@ def fit(
     """
     from dataclasses import replace
 
-    from triplee.data.load import default_recipe
+    from triplee.data.load import EMBEDDED, default_recipe, list_data
     from triplee.engine.style_fit import STEPS, StyleFit
     from triplee.engine.stylizers import fit_for_domains
     from triplee.nets.stylizer_file import read_stylizer
@@ -44,7 +44,11 @@ def fit(
     from triplee.runfolder import write_atomically
 
     where = choose_device(device)
+    if data != EMBEDDED:
+        list_data(data, root)  # no weights are fetched for data that are not there
     recipe = find_recipe(default_recipe(data))
+    if encoder == "small" and weights:
+        raise InputError("--weights is for an encoder that has some: the small one is fitted from scratch")
     weights = weights or recipe.weights
     if encoder is None:
         chosen = StyleFit.for_recipe(make_recipe({"weights": weights}, recipe))
@@ -64,7 +68,8 @@ def fit(
         path = out
     print(f"{path}: {'fitted' if is_new else 'was fitted before'} on {', '.join(domains)}")
     print(_describe(facts))
-    print(f"use it: triplee train {data} … --set ops=style --set stylizer={path}")
+    if target:
+        print(f"use it: triplee train {data} --target {target} --set ops=style --set stylizer={path}")
 
 
 @app.command()
@@ -78,17 +83,19 @@ def show(
     strength: Annotated[float, typer.Option(min=0, max=1, help="0: the content, encoded and decoded")] = 1.0,
     size: Annotated[int | None, typer.Option(min=16, max=1024, help="pixels (default: as it was fitted)")] = None,
     seed: Annotated[int, typer.Option(min=0, help="which images")] = 0,
-    out: Annotated[Path, typer.Option(help="PNG file")] = Path("style.png"),
+    out: Annotated[Path, typer.Option(help="a .png, .svg or .pdf file")] = Path("style.png"),
     root: Root = None,
     device: Device = None,
 ) -> None:
-    """A grid of contents (rows) in the styles of others (columns), as a PNG.
+    """A grid of contents (rows) in the styles of others (columns), as a picture.
 
     Example: triplee style show street.safetensors --content handwritten --out grid.png
     """
     from triplee.nets.stylizer_file import read_stylizer
+    from triplee.results.figures import check_format, save_figure
     from triplee.results.style_grid import choose_images, draw_style_grid
 
+    check_format(out)
     loaded, facts = read_stylizer(_stylizer_of(stylizer))
     where = choose_device(device)
     data = data or facts.get("data")
@@ -99,10 +106,9 @@ def show(
     pool = load_pool(data, size or facts.get("size", 224), root, skip_bad=True)
     known = [name for name in facts.get("domains", pool.domains) if name in pool.domains] or list(pool.domains)
     contents, styles = (
-        choose_images(pool, words.split(",") if words else known, seed + column)
-        for column, words in enumerate((content, style))
+        choose_images(pool, split_words(words) or known, seed + column) for column, words in enumerate((content, style))
     )
-    draw_style_grid(out, pool, loaded.to(where), contents, styles, strength)
+    save_figure(draw_style_grid(pool, loaded.to(where), contents, styles, strength), out)
     print(f"{out}: {len(contents)} contents in {len(styles)} styles")
     if "psnr" in facts:
         print(_describe(facts))
@@ -114,7 +120,10 @@ def _stylizer_of(path: Path) -> Path:
         return path
     from triplee.runfolder import RunFolder, read_config
 
-    recipe = make_recipe(read_config(path)["recipe"])
+    try:
+        recipe = make_recipe(read_config(path)["recipe"])
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
     if not recipe.restyles:
         raise InputError(f"{path} is a run without the style op (ops: {recipe.ops}): name a stylizer")
     return RunFolder(path).stylizer_path if recipe.stylizer == "fit" else Path(recipe.stylizer)

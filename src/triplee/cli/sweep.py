@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from triplee.cli.choices import Device, Root, SkipBad, choose_device, load_pool, parse_changes
+from triplee.cli.choices import Device, Root, SkipBad, choose_device, load_pool, parse_changes, split_words
 from triplee.cli.printing import Stopped, print_table
 from triplee.settings import InputError
 
@@ -38,6 +38,7 @@ def sweep(
     set_: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="change a recipe key of every row")
     ] = None,
+    weights: Annotated[Path | None, typer.Option(help="pretrained backbone; the same as --set weights=FILE")] = None,
     root: Root = None,
     skip_bad: SkipBad = False,
     out: Annotated[Path, typer.Option(help="folder for runs and tables; experiments may share it")] = Path("sweeps"),
@@ -65,6 +66,8 @@ def sweep(
         raise InputError("which experiment? `triplee sweep --list` explains those that have a name")
     name, declared = load_experiment(experiment)
     changes = parse_changes([*(set_ or []), *([f"epochs={epochs}"] if epochs else [])])
+    if weights is not None:
+        changes["weights"] = str(weights)
     from triplee.results.tables import FORMATS
     from triplee.sweep.grid import plan_grid
     from triplee.sweep.report import make_report, write_report
@@ -74,15 +77,19 @@ def sweep(
         name,
         declared,
         data=data,
-        rows=_words(rows),
-        targets=_words(targets),
+        rows=split_words(rows),
+        targets=split_words(targets),
         num_seeds=seeds,
         changes=changes,
         root=root,
     )
+    for row, first in grid.repeated.items():
+        print(f"triplee: row {row!r} is left out: with these data it is {first!r} again", file=sys.stderr)
     folder = SweepFolder(out)
+    images = {}
     if engine == EngineName.local and not all(map(folder.is_done, grid.runs)):
-        _check_machine(grid, address, device, root, skip_bad)
+        images = _check_machine(grid, address, device, root, skip_bad)
+    folder.check(grid.runs, images)
     with folder.claim():
         for run in grid.runs:
             if retry_failed:
@@ -103,10 +110,6 @@ def sweep(
         raise typer.Exit(1)
 
 
-def _words(text: str | None) -> list[str]:
-    return [word.strip() for word in text.split(",")] if text else []
-
-
 def _list(names: list[str]) -> None:
     from triplee.sweep.experiment import load_experiment
 
@@ -118,13 +121,26 @@ def _list(names: list[str]) -> None:
     print_table(["experiment", "what it compares", "data", "rows", "in the paper"], table)
 
 
-def _check_machine(grid: "Grid", address: str | None, device: str | None, root: Path | None, skip_bad: bool) -> None:
-    """Before there is a folder: refuse what this machine has not got, and decode images before many want them."""
+def _check_machine(
+    grid: "Grid", address: str | None, device: str | None, root: Path | None, skip_bad: bool
+) -> dict[tuple[str, int], str]:
+    """Before there is a folder: refuse what this machine has not got, and decode images before many want them.
+
+    Gives the fingerprint of the data at every size.
+    """
     if address is not None:
         raise InputError("--address is for --engine ray")
     choose_device(device)
-    for data, image_size in dict.fromkeys((run.data, run.recipe.image_size) for run in grid.runs):
-        load_pool(data, image_size, root, skip_bad)
+    sizes = dict.fromkeys((run.data, run.recipe.image_size) for run in grid.runs)
+    images = {(data, size): load_pool(data, size, root, skip_bad).fingerprint for data, size in sizes}
+    from triplee.nets.network import make_backbone
+    from triplee.nets.weights import load_weights
+
+    recipes = {(r.backbone, r.weights, r.image_size): r for r in (run.recipe for run in grid.runs)}
+    for recipe in recipes.values():
+        if recipe.weights != "none":  # once for all, not a failure of every run
+            load_weights(make_backbone(recipe), recipe)
+    return images
 
 
 def _make_engine(

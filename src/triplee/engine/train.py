@@ -28,10 +28,10 @@ from triplee.engine.style_fit import FitStopped, StyleFit
 from triplee.engine.stylizers import find_stylizer
 from triplee.nets.network import build_network
 from triplee.nets.stylizer import Stylizer
-from triplee.nets.stylizer_file import load_stylizer, stylizer_fingerprint
+from triplee.nets.stylizer_file import read_stylizer, stylizer_fingerprint
 from triplee.nets.weights import weights_fingerprint
 from triplee.runfolder import FORMAT, RunFolder
-from triplee.settings import InputError, Recipe, make_recipe
+from triplee.settings import InputError, Recipe, make_recipe, user_path
 
 SAVE_EVERY_SECONDS = 300  # within an epoch, so that a crash in a long one costs minutes
 SAVING_SHARE = 20  # after an epoch: train so many times as long as the last save took before the next
@@ -334,16 +334,24 @@ def _config(pool: Pool, run: Run, device: torch.device) -> dict[str, Any]:
         "recipe": run.recipe.model_dump(),
         "teacher": str(run.teacher.absolute()) if run.teacher else None,
         "weights_fingerprint": weights_fingerprint(run.recipe),
-        "stylizer_fingerprint": _given_stylizer(run.recipe),
+        "stylizer_fingerprint": _given_stylizer(pool, run),
         "precision": native_precision(run.recipe, device),
     }
 
 
-def _given_stylizer(recipe: Recipe) -> str | None:
+def _given_stylizer(pool: Pool, run: Run) -> str | None:
     """What tells the user's stylizer from another; none where one is fitted, or none needed."""
+    recipe = run.recipe
     if not recipe.restyles or recipe.stylizer == "fit":
         return None
-    stylizer = load_stylizer(recipe.stylizer)
+    stylizer, facts = read_stylizer(user_path(recipe.stylizer))
+    seen = facts.get("domains", ()) if facts.get("data") == pool.name else ()
+    for domain in (run.split.target, run.split.left_out):
+        if domain in seen:
+            raise InputError(
+                f"the stylizer {recipe.stylizer} was fitted on {domain}, which is held out here:"
+                f" fit one with --target {domain}"
+            )
     if recipe.image_size < stylizer.encoder.smallest:
         raise InputError(f"image_size {recipe.image_size} is too small for the stylizer {recipe.stylizer}")
     return stylizer_fingerprint(stylizer)

@@ -1,11 +1,10 @@
 """A picture of what a stylizer does: contents down the side, styles along the top, each content in each style.
 
-Comes in: a pool, a stylizer and numbers of images; goes out: a PNG file.
+Comes in: a pool, a stylizer and numbers of images; goes out: a figure.
 """
 
-import io
 from collections.abc import Sequence
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -13,9 +12,11 @@ import torch
 from triplee.augment.style import StyleTable, Stylizer
 from triplee.data.pool import Pool
 from triplee.engine.windows import Windows
-from triplee.runfolder import write_atomically
 from triplee.seeding import generator
 from triplee.settings import InputError, nearest
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 IMAGES_PER_DOMAIN = 2
 
@@ -33,9 +34,8 @@ def choose_images(pool: Pool, domains: Sequence[str], seed: int) -> np.ndarray:
 
 
 def draw_style_grid(
-    path: Path, pool: Pool, stylizer: Stylizer, contents: np.ndarray, styles: np.ndarray, strength: float
-) -> None:
-    """Write the picture."""
+    pool: Pool, stylizer: Stylizer, contents: np.ndarray, styles: np.ndarray, strength: float
+) -> "Figure":
     from matplotlib.figure import Figure  # slow to import, and only pictures need it
 
     device = next(stylizer.parameters()).device  # pyright: ignore[reportAttributeAccessIssue]
@@ -60,6 +60,4 @@ def draw_style_grid(
         for column, view in enumerate(views.cpu()):
             axes[row + 1][column + 1].imshow(np.asarray(torch.movedim(view, 0, 2)))
     figure.suptitle(f"rows: content, columns: style (strength {strength:g})", fontsize=9)
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png")
-    write_atomically(path, buffer.getvalue())
+    return figure

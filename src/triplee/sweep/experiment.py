@@ -6,12 +6,11 @@ Comes in: the name of one under experiments/, or a YAML file of the same form. G
 from collections.abc import Callable, Mapping
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from triplee.settings import InputError, nearest, user_path
+from triplee.settings import InputError, nearest, read_yaml, user_path
 
 AVERAGE = "average"
 _FOLDER = files("triplee.sweep") / "experiments"
@@ -27,7 +26,9 @@ class Row(_Entry):
     """A line of the table: a method in the setting that the data have, with some recipe keys changed."""
 
     method: str = "triplee-fourier"
-    backbone: str | None = Field(default=None, description="where the data have a setting for it")
+    backbone: Literal["resnet18", "resnet50"] | None = Field(
+        default=None, description="where the data have a setting for it"
+    )
     changes: Mapping[str, Any] = Field(default={}, alias="set")
 
 
@@ -80,14 +81,7 @@ def load_experiment(name: str) -> tuple[str, Experiment]:
     if not is_file and name not in experiment_names():
         raise InputError(f"unknown experiment {name!r}: {nearest(name, experiment_names())}, or a YAML file")
     source = user_path(name) if is_file else _FOLDER / f"{name}.yaml"
-    try:
-        content = yaml.safe_load(source.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError(f"experiment file {name} does not exist") from None
-    except (OSError, UnicodeDecodeError, yaml.YAMLError):
-        raise InputError(f"experiment file {name} cannot be read as YAML") from None
-    if not isinstance(content, dict):
-        raise InputError(f"experiment file {name} holds no `key: value` lines")
+    content = read_yaml("experiment", name, source)
     try:
         return Path(name).stem, Experiment.model_validate(content)
     except InputError as error:

@@ -6,7 +6,7 @@ of the table needs, and what the paper prints for it.
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -61,12 +61,13 @@ class Grid:
     paper: Mapping[tuple[str, str], float]
     cells: Mapping[tuple[str, str, int], tuple[PlannedRun, ...]]
     is_adapted: bool = False  # to fewer rows or targets, other seeds or recipe keys
+    repeated: Mapping[str, str] = field(default_factory=dict)  # rows left out, each with the row that it repeats
 
     @property
     def file_name(self) -> str:
-        """Of its tables, without the suffix; an adapted experiment does not overwrite the tables of the whole one."""
+        """Of its tables, without the suffix: another for an adapted experiment, and for every folder of data."""
         words = [self.name, *([Path(self.data[0]).name] if len(self.data) == 1 else [])]
-        if self.is_adapted:
+        if self.is_adapted or any(Path(data).is_absolute() for data in self.data):
             told = "\n".join([*self.rows, *sorted(run.name for run in self.runs)])
             words.append(hashlib.blake2b(told.encode(errors="surrogateescape"), digest_size=3).hexdigest())
         return "-".join(words)
@@ -94,9 +95,11 @@ def plan_grid(
     columns = _columns(sets, paper.columns if paper else None, targets, root)
     seeds = tuple(range(num_seeds or experiment.seeds))
     recipes = {(row, d): _recipe(row, chosen[row], d, changes or {}) for row in chosen for d in sets}
+    repeated = _repeated(chosen, recipes)
     cells = {
         (row, column, seed): tuple(PlannedRun(d, target, seed, recipes[row, d]) for d, target in places)
-        for row in _told_apart(chosen, recipes)
+        for row in chosen
+        if row not in repeated
         for column, places in columns.items()
         for seed in seeds
     }
@@ -109,17 +112,19 @@ def plan_grid(
     }
     titles = [c for c in paper.columns if c in columns or c == AVERAGE] if paper else [*columns, AVERAGE]
     rows = tuple(dict.fromkeys(row for row, _, _ in cells))
+    baseline = repeated.get(experiment.baseline, experiment.baseline)
     return Grid(
         name=name,
         data=sets,
         rows=rows,
         columns=tuple(titles if len(columns) > 1 else columns),
         seeds=seeds,
-        baseline=experiment.baseline if experiment.baseline in rows else rows[0],
+        baseline=baseline if baseline in rows else rows[0],
         paper_label=paper.label if paper else "",
         paper=figures,
         cells=cells,
         is_adapted=bool(narrowed or targets or num_seeds or changes),
+        repeated=repeated,
     )
 
 
@@ -178,9 +183,8 @@ def _recipe(title: str, row: Row, data: str, changes: Mapping[str, Any]) -> Reci
         raise InputError(f"row {title!r}: {error}") from None
 
 
-def _told_apart(rows: Mapping[str, Row], recipes: Mapping[tuple[str, str], Recipe]) -> list[str]:
-    """The rows but those that are an earlier one again, as ResNet-50's where the data have no setting for it."""
+def _repeated(rows: Mapping[str, Row], recipes: Mapping[tuple[str, str], Recipe]) -> dict[str, str]:
+    """Rows that are an earlier one again, as ResNet-50's where the data have no setting for it; and which."""
     first: dict[tuple[str, ...], str] = {}
-    for row in rows:
-        first.setdefault(tuple(r.model_dump_json() for (title, _), r in recipes.items() if title == row), row)
-    return list(first.values())
+    own = {row: tuple(r.model_dump_json() for (title, _), r in recipes.items() if title == row) for row in rows}
+    return {row: earlier for row in rows if (earlier := first.setdefault(own[row], row)) != row}

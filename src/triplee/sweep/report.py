@@ -20,6 +20,7 @@ _HEADINGS = {**{name: f"Epoch chosen by {title}" for name, (title, _) in SELECTI
 
 def make_report(grid: Grid, folder: SweepFolder) -> Report:
     """All that is known so far."""
+    folder.check(grid.runs)
     accuracies = {run: _read_accuracies(run, folder) for run in grid.runs if folder.is_done(run)}
     failed = {run for run in grid.runs if folder.failure(run)}
     # Leave-one-out trains folds, so only runs that were asked to have its figure.

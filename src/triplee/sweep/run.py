@@ -4,9 +4,10 @@ Comes in: the planned runs and an engine; goes out: a folder with runs/<name>/ (
 failed/<name>.txt (its first line says why) and logs/. Killed and started again, a sweep goes on from these.
 """
 
+import shutil
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,8 +17,8 @@ import filelock
 
 from triplee.engine.interrupt import stop_on_interrupt
 from triplee.engine.train import Interrupted
-from triplee.runfolder import RunFolder, unwritable, write_atomically
-from triplee.settings import InputError, data_root
+from triplee.runfolder import RunFolder, read_config, read_tensors, unwritable, write_atomically
+from triplee.settings import InputError, data_root, make_recipe
 from triplee.sweep.grid import PlannedRun
 from triplee.sweep.work import Ending, Group
 
@@ -72,6 +73,7 @@ class SweepFolder:
         """Hold the folder against a second sweep."""
         if self.path.exists() and not self.path.is_dir():
             raise InputError(f"{self.path} is a file: choose another --out")
+        is_new = not self.path.exists()
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             lock = filelock.FileLock(self.path / "lock")
@@ -84,12 +86,32 @@ class SweepFolder:
             yield
         finally:
             lock.release()
+            if is_new and [path.name for path in self.path.iterdir()] == ["lock"]:  # nothing came of it
+                shutil.rmtree(self.path, ignore_errors=True)
 
     def run_folder(self, run: PlannedRun) -> RunFolder:
         return RunFolder(self.runs_path / run.name)
 
     def is_done(self, run: PlannedRun) -> bool:
         return self.run_folder(run).result_path.exists()
+
+    def check(self, runs: Sequence[PlannedRun], images: Mapping[tuple[str, int], str] | None = None) -> None:
+        """Refuse what was trained before and is not what is asked for now: by another recipe, or on other images.
+
+        `images`: fingerprints of the data at some image sizes, where they are known.
+        """
+        first = {key: (fingerprint, "those that are there now") for key, fingerprint in (images or {}).items()}
+        for run in filter(self.is_done, runs):
+            path = self.run_folder(run).path
+            config = read_config(path)
+            if other := [key for key, value in make_recipe(config["recipe"]) if value != getattr(run.recipe, key)]:
+                raise InputError(
+                    f"{path} was trained with another {', '.join(other)}: remove it, or choose another --out"
+                )
+            key = run.data, run.recipe.image_size
+            fingerprint, known = first.setdefault(key, (config["data_fingerprint"], f"those of {path}"))
+            if config["data_fingerprint"] != fingerprint:
+                raise InputError(f"{path} was trained on other images than {known}: remove it, or choose another --out")
 
     def _failure_path(self, run: PlannedRun) -> Path:
         return self.path / "failed" / f"{run.name}.txt"
@@ -105,6 +127,15 @@ class SweepFolder:
         write_atomically(self._failure_path(run), text.encode(errors="backslashreplace"))
 
     def forget_failure(self, run: PlannedRun) -> None:
+        """Have a failed run tried again: from where it stopped or, where that cannot be read, from the start."""
+        if self.failure(run) is None:
+            return
+        folder = self.run_folder(run)
+        try:
+            if folder.state_path.exists():
+                read_tensors(folder.state_path)
+        except InputError:
+            shutil.rmtree(folder.path)
         self._failure_path(run).unlink(missing_ok=True)
 
 
