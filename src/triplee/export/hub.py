@@ -37,7 +37,7 @@ def export_hub(classifier: Classifier, folder: Path) -> None:
 
 def _config(classifier: Classifier) -> dict[str, Any]:
     """The run's own config without places on this machine, and what the Hub's readers look for."""
-    config, recipe = classifier.config, classifier.recipe.model_dump()
+    config, recipe, data = classifier.config, classifier.recipe.model_dump(), Path(classifier.config["data"]).name
     result = classifier.result or {}
     return {
         "model_type": "triplee",
@@ -48,12 +48,13 @@ def _config(classifier: Classifier) -> dict[str, Any]:
             for key, value in config.items()
             if key not in ("root", "teacher", "weights_fingerprint", "stylizer_fingerprint")
         },
-        "data": Path(config["data"]).name,
+        "data": data,
         "precision": "float32",
         "recipe": {**recipe, **{key: Path(recipe[key]).name for key in ("weights", "stylizer")}},
         "calibration": result.get("calibration"),
         "accuracy": result.get("accuracy"),
         "val_accuracy": result.get("val_accuracy"),
+        "result": {**result, "data": data} if result else None,
     }
 
 
