@@ -66,3 +66,15 @@ def test_a_damaged_result_is_named(hub: Path, result: object) -> None:
     (hub / "config.json").write_text(json.dumps(config))
     with pytest.raises(InputError, match=r"config\.json is damaged \(its result\): .* export the run again"):
         load(hub, "cpu")
+
+
+def test_names_are_shown_as_they_are(run: Path, tmp_path: Path) -> None:
+    classifier = load(run, "cpu")
+    names = {"target": "c|d", "domains": ["a<b>", "c|d", "*x*\ny"], "classes": ["<i>", "[a](b)", "plain-name"]}
+    classifier.config.update(names, recipe_name="my`recipe")
+    export_hub(classifier, tmp_path / "hub")
+    card = (tmp_path / "hub" / "README.md").read_text()
+    assert r"| c\|d, never seen |" in card and r"on the domains a\<b\>, \*x\* y to work" in card
+    assert r"\<i\>, \[a\](b), plain-name" in card and r"Recipe my\`recipe, seed 0" in card
+    config = json.loads((tmp_path / "hub" / "config.json").read_text())
+    assert {key: config[key] for key in names} == names
