@@ -23,6 +23,8 @@ def load(path: str | Path, device: str | torch.device | None = None) -> Classifi
     """The classifier of a run's selected epoch, on a GPU where there is one unless `device` says otherwise."""
     path = user_path(path)
     where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    if where.type == "cuda" and not torch.cuda.is_available():
+        raise InputError("no CUDA device is available: load it on the CPU")
     if (path / HUB_CONFIG).is_file() and not (path / "config.yaml").exists():
         return _load_hub(path).to(where)
     return _load_run(path, where)
