@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from triplee.cli.exporting import How, fuse
 from triplee.data.pool import Pool
 from triplee.data.split import split_pool
 from triplee.engine.loading import load
@@ -40,6 +41,12 @@ def test_exporting_it_again_gives_the_same_files(run: Path, hub: Path, tmp_path:
     export_hub(load(run, "cpu").member(0), tmp_path / "member")
     assert "Nothing: this is a part of a run" in (tmp_path / "member" / "README.md").read_text()
     assert load(tmp_path / "member", "cpu").result is None
+
+
+def test_it_is_no_run_to_fuse(hub: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"hub is an exported folder, .*: fuse the run it was made from"):
+        fuse(hub, How.soup, tmp_path / "soup", device="cpu")
+    assert not (tmp_path / "soup").exists()
 
 
 def test_a_folder_without_its_weights_is_not_a_run_to_resume(hub: Path) -> None:

@@ -25,9 +25,13 @@ def load(path: str | Path, device: str | torch.device | None = None) -> Classifi
     where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     if where.type == "cuda" and not torch.cuda.is_available():
         raise InputError("no CUDA device is available: load it on the CPU")
-    if (path / HUB_CONFIG).is_file() and not (path / "config.yaml").exists():
+    if is_hub_folder(path):
         return _load_hub(path).to(where)
     return _load_run(path, where)
+
+
+def is_hub_folder(path: Path) -> bool:
+    return (path / HUB_CONFIG).is_file() and not (path / "config.yaml").exists()
 
 
 def _load_run(path: Path, device: torch.device) -> Classifier:
