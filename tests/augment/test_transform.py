@@ -62,6 +62,9 @@ def test_unknown_list_and_unfitting_partners(images: torch.Tensor) -> None:
         ESAug(ops_per_view=0)
     with pytest.raises(InputError, match="partners"):
         ESAug(partners=torch.zeros(2, 3, 8, 8, dtype=torch.uint8))(images)
+    for wrong in (images / 255, images[0], images[:, :1], images[:0], images.numpy()):
+        with pytest.raises(InputError, match=r"partners are a uint8 tensor \(P,3,H,W\) .*, not (Tensor|ndarray) "):
+            ESAug("fourier", partners=wrong)
 
 
 def test_replay_gives_r_views_of_each_sample_in_a_row(images: torch.Tensor) -> None:

@@ -96,9 +96,24 @@ def test_what_is_no_image_is_refused(model: Classifier, tmp_path: Path) -> None:
         model.predict(tmp_path / "x.png")
     with pytest.raises(BadImage, match=r"in memory: 20000 × 20000 is over 100 megapixels"):
         model.predict(Image.new("1", (20_000, 20_000)))
-    for wrong in (torch.zeros(3, 16, 16), torch.zeros(1, 16, 16, dtype=torch.uint8)):
+    grey = torch.zeros(2, 1, 16, 16, dtype=torch.uint8)
+    for wrong in (torch.zeros(3, 16, 16), grey[0], np.zeros((16, 16, 3), np.uint8)):
         with pytest.raises(InputError, match="images are uint8 tensors of shape"):
-            model.predict(wrong)
+            model.predict(wrong)  # type: ignore[arg-type]
+    for wrong in (torch.rand(2, 3, 16, 16), grey, grey.expand(2, 3, 16, 16)[0], np.zeros((2, 3, 16, 16), np.uint8)):
+        with pytest.raises(InputError, match=r"takes images as a uint8 tensor of shape \(N,3,H,W\), not "):
+            model(wrong)
+
+
+def test_pieces_that_cannot_work_are_refused(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InputError, match="an ensemble has at least one model"):
+        triplee.Ensemble([])
+    for temperature in (0, -1.0, float("nan")):
+        with pytest.raises(InputError, match="the temperature is above 0, not"):
+            triplee.SupConLoss(temperature)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(InputError, match="no CUDA device is available"):
+        triplee.load(run, "cuda")
 
 
 def test_a_run_without_calibration_predicts_as_it_is(run: Path, tmp_path: Path, small: Pool) -> None:

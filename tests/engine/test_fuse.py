@@ -12,11 +12,12 @@ from triplee.data.pool import Pool
 from triplee.data.split import Split, split_pool
 from triplee.engine.classifier import Classifier
 from triplee.engine.epoch import EpochProgress, MemberSpec
-from triplee.engine.fuse import average_weights, distill, student_recipe, weigh
+from triplee.engine.fuse import average_weights, distill, make_soup, student_recipe, weigh
 from triplee.engine.loading import load
 from triplee.engine.stack import Stack
 from triplee.engine.train import Interrupted, train_run
-from triplee.settings import make_recipe
+from triplee.runfolder import RunFolder, read_config
+from triplee.settings import InputError, make_recipe
 
 CPU = torch.device("cpu")
 RECIPE = make_recipe({"image_size": 16, "epochs": 2, "members": 2, "lr": 0.01, "batch_size": 8, "replay": 2})
@@ -64,6 +65,27 @@ def test_a_student_that_was_stopped_ends_with_the_same_bytes(
     train(tmp_path / "stopped", Silent(), resume=True)
     for file in ("best/member-0.safetensors", "metrics.jsonl", "config.yaml"):
         assert (tmp_path / "stopped" / file).read_bytes() == (tmp_path / "straight" / file).read_bytes()
+
+
+def test_a_soup_that_was_cut_off_is_made_anew_and_nothing_else_is_touched(
+    small: Pool, split: Split, run: Path, tmp_path: Path
+) -> None:
+    ensemble, soup, other = load(run, CPU), RunFolder(tmp_path / "soup"), RunFolder(tmp_path / "other")
+    make_soup(run, ensemble, small, split, soup.path)
+    config, weights = read_config(soup.path), soup.member_path(0).read_bytes()
+    assert (config["teacher"], config["how"]) == (str(run), "soup")
+    assert config == {**ensemble.config, **{key: config[key] for key in ("recipe", "recipe_name", "teacher", "how")}}
+    with pytest.raises(InputError, match="holds a finished run"):
+        make_soup(run, ensemble, small, split, soup.path)
+    soup.result_path.unlink()
+    soup.member_path(0).unlink()
+    make_soup(run, ensemble, small, split, soup.path)
+    assert soup.read_result()["members"] and soup.member_path(0).read_bytes() == weights
+    other.claim(ensemble.config, resume=False)
+    other.release()
+    with pytest.raises(InputError, match=r"was started differently .* choose another --out"):
+        make_soup(run, ensemble, small, split, other.path)
+    assert not other.member_path(0).exists()
 
 
 def test_accuracy_size_and_speed_are_weighed(small: Pool, split: Split, run: Path) -> None:

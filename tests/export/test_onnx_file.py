@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+import triplee
 from triplee.data.pool import Pool
 from triplee.engine.classifier import Classifier
 from triplee.export import onnx_file
@@ -109,6 +110,13 @@ print(outputs.shape, facts["classes"], facts["image_size"], facts["members"], fa
 """
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert answer.stdout == f"(5, 10) {json.dumps(CONFIG['classes'])} 32 2 1.4\n"
+
+
+def test_no_path_of_this_machine_is_in_the_file(file: Path) -> None:
+    content = file.read_bytes()
+    for module in (triplee, torch):
+        package = Path(module.__file__).parent
+        assert str(package.parent).encode() not in content and f"{package.name}/".encode() not in content
 
 
 def test_nothing_is_overwritten_and_nothing_wrong_is_written(

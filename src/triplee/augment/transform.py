@@ -42,6 +42,11 @@ class ESAug:
         self.ops = ops
         self.partners, self.stylizer = partners, stylizer
         self.partner_labels = None if partner_labels is None else partner_labels.cpu().numpy()
+        if partners is not None:
+            shape = tuple(partners.shape)
+            if partners.dtype != torch.uint8 or len(shape) != 4 or shape[1] != 3 or not shape[0]:
+                kind = f"{type(partners).__name__} {partners.dtype} {shape}"
+                raise InputError(f"partners are a uint8 tensor (P,3,H,W) of at least one image, not {kind}")
         if partner_labels is not None and (partners is None or len(partners) != len(partner_labels)):
             raise InputError(f"{len(partner_labels)} partner_labels: give one for each of partners")
         self.options = {

@@ -11,8 +11,6 @@ from triplee.cli.printing import Stopped, print_table, warn
 from triplee.progress import make_observer
 from triplee.settings import InputError
 
-RunArgument = Annotated[Path, typer.Argument(help="run folder, or one from `triplee export --format hub`")]
-
 
 class How(StrEnum):
     soup = "soup"
@@ -25,7 +23,7 @@ class Format(StrEnum):
 
 
 def export(
-    run: RunArgument,
+    run: Annotated[Path, typer.Argument(help="run folder, or one from `triplee export --format hub`")],
     format_: Annotated[Format, typer.Option("--format", help="an ONNX file, or a folder for the Hugging Face Hub")],
     out: Annotated[Path | None, typer.Option(help="file or folder (default: named after the run, here)")] = None,
     member: Annotated[int | None, typer.Option(help="only this member, from 0, uncalibrated")] = None,
@@ -58,7 +56,7 @@ def export(
 
 
 def fuse(
-    run: RunArgument,
+    run: Annotated[Path, typer.Argument(help="run folder")],
     how: Annotated[How, typer.Option(help="soup: weights averaged; distill: one student trained on the ensemble")],
     out: Annotated[Path | None, typer.Option(help="run folder (default: <RUN>-soup or <RUN>-distill)")] = None,
     set_: Annotated[
@@ -75,10 +73,12 @@ def fuse(
     """
     from triplee.data.split import split_pool
     from triplee.engine.fuse import check_data, distill, make_soup, student_recipe, weigh
-    from triplee.engine.loading import load
+    from triplee.engine.loading import is_hub_folder, load
     from triplee.engine.train import Interrupted
 
     where = choose_device(device)
+    if is_hub_folder(run):
+        raise InputError(f"{run} is an exported folder, which does not know its data: fuse the run it was made from")
     classifier = load(run, where)
     if classifier.num_members == 1:
         raise InputError(f"{run} has one member: there is nothing to fuse")
@@ -91,7 +91,7 @@ def fuse(
     split = split_pool(pool, config["target"], config["seed"], config.get("left_out"))
     out = out or run.resolve().with_name(f"{run.resolve().name}-{how}")
     if how == How.soup:
-        make_soup(classifier, pool, split, out)
+        make_soup(run, classifier, pool, split, out)
         if classifier.recipe.weights == "none":
             warn("the members share no pretrained start: an average of their weights is hardly better than chance")
     else:

@@ -85,6 +85,7 @@ class Classifier(nn.Module):
 
     def forward(self, images_NCHW: Tensor) -> Tensor:
         """Calibrated probabilities; images that are not of the network's size are squashed to it, as files are."""
+        _check_pixels(images_NCHW, 4, "a model takes images as a uint8 tensor of shape (N,3,H,W)")
         with self._autocast():
             probabilities_NC = self.ensemble(self.resize(images_NCHW.to(self.device)))
         return temper(probabilities_NC, self.temperature)
@@ -140,11 +141,8 @@ class Classifier(nn.Module):
         return [Prediction(self.classes[c], p, d) for c, p, d in rows]
 
     def _to_pixels(self, image: ImageLike) -> Tensor:
-        if isinstance(image, Tensor):
-            if image.dtype != torch.uint8 or image.ndim != 3 or image.shape[0] != 3:
-                raise InputError(
-                    f"images are uint8 tensors of shape (3,H,W) or (N,3,H,W), not {image.dtype} {tuple(image.shape)}"
-                )
+        if not isinstance(image, str | Path | Image.Image):
+            _check_pixels(image, 3, "images are uint8 tensors of shape (3,H,W) or (N,3,H,W), Pillow images or files")
             return self.resize(image[None])[0].round().to("cpu", torch.uint8)
         size = self.recipe.image_size
         pixels = decode_picture(image, size) if isinstance(image, Image.Image) else decode_image(Path(image), size)
@@ -154,3 +152,11 @@ class Classifier(nn.Module):
         if self.precision == "float32":
             return nullcontext()
         return torch.autocast(self.device.type, torch.bfloat16)
+
+
+def _check_pixels(images: object, num_axes: int, wanted: str) -> None:
+    """Floats and grey would pass through the networks, and come out as probabilities that mean nothing."""
+    if not isinstance(images, Tensor):
+        raise InputError(f"{wanted}, not {type(images).__name__}")
+    if images.dtype != torch.uint8 or images.ndim != num_axes or images.shape[-3] != 3:
+        raise InputError(f"{wanted}, not {images.dtype} {tuple(images.shape)}")

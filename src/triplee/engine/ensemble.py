@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from triplee.settings import InputError
+
 
 def accuracies(probabilities_MNC: Tensor, labels_N: np.ndarray) -> tuple[float, list[float]]:
     """Top-1 of the ensemble and of each member alone, in percent, from the members' softmax outputs."""
@@ -27,6 +29,8 @@ class Ensemble(nn.Module):
     def __init__(self, models: Iterable[nn.Module]) -> None:
         super().__init__()
         self.models = nn.ModuleList(models)
+        if not self.models:
+            raise InputError("an ensemble has at least one model")
 
     def member_probabilities(self, images: Tensor) -> Tensor:
         """Each member's softmax: (M, N, num_classes)."""

@@ -66,8 +66,8 @@ def average_weights(classifier: Classifier) -> dict[str, Tensor]:
     }
 
 
-def make_soup(classifier: Classifier, pool: Pool, split: Split, out: Path) -> None:
-    """Write the run folder of the averaged network, measured like any other run."""
+def make_soup(run: Path, classifier: Classifier, pool: Pool, split: Split, out: Path) -> None:
+    """Write the run folder of the averaged network, measured like any other run; one that was cut off is made anew."""
     began = time.monotonic()
     recipe = student_recipe(classifier.recipe, {})
     config = {
@@ -75,9 +75,11 @@ def make_soup(classifier: Classifier, pool: Pool, split: Split, out: Path) -> No
         "version": __version__,
         "recipe_name": f"{classifier.config['recipe_name']}-soup",
         "recipe": recipe.model_dump(),
+        "teacher": str(run.absolute()),
+        "how": "soup",
     }
     folder = RunFolder(out)
-    folder.claim(config, resume=False)
+    folder.claim(config, resume=folder.config_path.exists() and not folder.result_path.exists())
     try:
         write_tensors(folder.member_path(0), average_weights(classifier), {"epoch": classifier.epoch, "member": 0})
         soup = load(out, classifier.device)

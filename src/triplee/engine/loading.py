@@ -13,7 +13,7 @@ from torch import Tensor
 from triplee.engine.classifier import Classifier
 from triplee.engine.stack import native_precision
 from triplee.nets.network import Network
-from triplee.runfolder import RunFolder, check_config, is_calibration, read_config, read_tensors
+from triplee.runfolder import RunFolder, check_config, is_result, read_config, read_tensors
 from triplee.settings import InputError, Recipe, make_recipe, user_path
 
 HUB_CONFIG, HUB_WEIGHTS = "config.json", "model.safetensors"
@@ -23,14 +23,22 @@ def load(path: str | Path, device: str | torch.device | None = None) -> Classifi
     """The classifier of a run's selected epoch, on a GPU where there is one unless `device` says otherwise."""
     path = user_path(path)
     where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    if (path / HUB_CONFIG).is_file() and not (path / "config.yaml").exists():
+    if where.type == "cuda" and not torch.cuda.is_available():
+        raise InputError("no CUDA device is available: load it on the CPU")
+    if is_hub_folder(path):
         return _load_hub(path).to(where)
     return _load_run(path, where)
+
+
+def is_hub_folder(path: Path) -> bool:
+    return (path / HUB_CONFIG).is_file() and not (path / "config.yaml").exists()
 
 
 def _load_run(path: Path, device: torch.device) -> Classifier:
     folder, config = RunFolder(path), read_config(path)
     recipe = _recipe_of(config, folder.config_path)
+    result = folder.read_result() if folder.result_path.exists() else None
+    _check_members(recipe, result, folder.config_path)
     networks, epochs = [], set()
     for k in range(recipe.members):
         tensors, metadata = read_tensors(folder.member_path(k))
@@ -38,8 +46,6 @@ def _load_run(path: Path, device: torch.device) -> Classifier:
         epochs.add(metadata["epoch"])
     if len(epochs) > 1:
         raise InputError(f"{path} was cut off while saving its best epoch: finish it with `triplee train … --resume`")
-    result = folder.read_result() if folder.result_path.exists() else None
-    temperature = _temperature_of(result.get("calibration") if result else None)
     # Emulated, bfloat16 is slower than float32: a run trained on a GPU is used on a CPU in float32.
     precision = native_precision(recipe, device) if config["precision"] == "bfloat16" else "float32"
     return Classifier(
@@ -47,7 +53,7 @@ def _load_run(path: Path, device: torch.device) -> Classifier:
         recipe,
         config,
         epoch=epochs.pop(),
-        temperature=temperature,
+        temperature=_temperature_of(result),
         precision=precision,
         result=result,
     ).to(device)
@@ -62,15 +68,19 @@ def _load_hub(path: Path) -> Classifier:
         config = None
     config = check_config(config, path, file)
     recipe = _recipe_of(config, file)
+    result = config.get("result")
+    if "result" not in config or not (result is None or is_result(result)):
+        raise InputError(f"{file} is damaged (its result): restore it, or export the run again")
+    _check_members(recipe, result, file)
+    if not (path / HUB_WEIGHTS).exists():
+        raise InputError(f"{path / HUB_WEIGHTS} is missing: copy the folder whole, or export the run again")
     tensors, metadata = read_tensors(path / HUB_WEIGHTS)
     networks = []
     for k in range(recipe.members):
         own = {name.removeprefix(f"{k}."): t for name, t in tensors.items() if name.startswith(f"{k}.")}
         networks.append(_network(recipe, config, own, path / HUB_WEIGHTS))
-    if not is_calibration(config.get("calibration")):
-        raise InputError(f"{file} is damaged (its calibration): restore it, or export the run again")
-    temperature = _temperature_of(config.get("calibration"))
-    return Classifier(networks, recipe, config, epoch=metadata["epoch"], temperature=temperature)
+    temperature = _temperature_of(result)
+    return Classifier(networks, recipe, config, epoch=metadata["epoch"], temperature=temperature, result=result)
 
 
 def _recipe_of(config: dict[str, Any], file: Path) -> Recipe:
@@ -90,6 +100,14 @@ def _network(recipe: Recipe, config: dict[str, Any], tensors: dict[str, Tensor],
     return network.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
 
 
-def _temperature_of(calibration: dict[str, float] | None) -> float:
+def _check_members(recipe: Recipe, result: dict[str, Any] | None, file: Path) -> None:
+    """The temperature is fitted for all members of a finished run."""
+    if result and len(result["members"]) != recipe.members:
+        num = len(result["members"])
+        raise InputError(f"{file} says members: {recipe.members}, but the run was finished with {num}: put it back")
+
+
+def _temperature_of(result: dict[str, Any] | None) -> float:
     """1 for a run that was not calibrated: one of an earlier version, or one that is not finished."""
+    calibration = result.get("calibration") if result else None
     return 1.0 if calibration is None else float(calibration["temperature"])

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from triplee.nets.network import Network
-from triplee.settings import Recipe
+from triplee.settings import InputError, Recipe
 
 
 class SupConLoss(nn.Module):
@@ -21,6 +21,8 @@ class SupConLoss(nn.Module):
 
     def __init__(self, temperature: float = 0.07) -> None:
         super().__init__()
+        if not temperature > 0:
+            raise InputError(f"the temperature is above 0, not {temperature}")
         self.temperature = temperature
 
     def forward(self, features: Tensor, labels: Tensor) -> Tensor:

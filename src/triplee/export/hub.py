@@ -5,6 +5,7 @@ Comes in: a Classifier; goes out: model.safetensors, config.json, preprocessor_c
 """
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ def export_hub(classifier: Classifier, folder: Path) -> None:
 
 def _config(classifier: Classifier) -> dict[str, Any]:
     """The run's own config without places on this machine, and what the Hub's readers look for."""
-    config, recipe = classifier.config, classifier.recipe.model_dump()
+    config, recipe, data = classifier.config, classifier.recipe.model_dump(), Path(classifier.config["data"]).name
     result = classifier.result or {}
     return {
         "model_type": "triplee",
@@ -48,12 +49,13 @@ def _config(classifier: Classifier) -> dict[str, Any]:
             for key, value in config.items()
             if key not in ("root", "teacher", "weights_fingerprint", "stylizer_fingerprint")
         },
-        "data": Path(config["data"]).name,
+        "data": data,
         "precision": "float32",
         "recipe": {**recipe, **{key: Path(recipe[key]).name for key in ("weights", "stylizer")}},
         "calibration": result.get("calibration"),
         "accuracy": result.get("accuracy"),
         "val_accuracy": result.get("val_accuracy"),
+        "result": {**result, "data": data} if result else None,
     }
 
 
@@ -79,9 +81,15 @@ def _mean_and_std(classifier: Classifier) -> tuple[list[float], list[float]]:
     return list(network.backbone.mean), list(network.backbone.std)
 
 
+def _plain(value: object) -> str:
+    """A name as Markdown that shows it as it is, whatever signs are in it, on one line."""
+    return re.sub(r"([\\`*_\[\]<>|&~$#])", r"\\\1", " ".join(str(value).split()))
+
+
 def _card(classifier: Classifier) -> str:
     config, recipe, result = classifier.config, classifier.recipe, classifier.result
-    sources = [name for name in config["domains"] if name not in (config["target"], config.get("left_out"))]
+    target = _plain(config["target"])
+    sources = [_plain(name) for name in config["domains"] if name not in (config["target"], config.get("left_out"))]
     header = {
         "library_name": "triplee",
         "pipeline_tag": "image-classification",
@@ -91,10 +99,10 @@ def _card(classifier: Classifier) -> str:
     num = "one network" if classifier.num_members == 1 else f"an ensemble of {classifier.num_members} networks"
     lines = [
         f"---\n{yaml.safe_dump(header, sort_keys=False)}---\n",
-        f"# {Path(config['data']).name}, without {config['target']}\n",
-        f"An image classifier of {len(classifier.classes)} classes, {num} ({recipe.backbone}, {size:,} weights in all),"
-        f" trained by triplee {config['version']} on the domains {', '.join(sources)} to work on domains it never saw;"
-        f" {config['target']} was held out and only tested on.\n",
+        f"# {_plain(Path(config['data']).name)}, without {target}\n",
+        f"An image classifier of {len(classifier.classes)} classes, {num} ({_plain(recipe.backbone)}, {size:,} weights"
+        f" in all), trained by triplee {config['version']} on the domains {', '.join(sources)} to work"
+        f" on domains it never saw; {target} was held out and only tested on.\n",
         "## Measured\n",
         _measured(classifier, result),
         "## Use\n",
@@ -105,10 +113,11 @@ def _card(classifier: Classifier) -> str:
         f" preprocessing is inside: squashed to {recipe.image_size} × {recipe.image_size} (bilinear, whatever the"
         f" aspect), then (pixel / 255 − mean) / std, as in `preprocessor_config.json`. `model.safetensors` holds each"
         " network under its number.\n",
-        f"## Classes\n\n{', '.join(classifier.classes)}\n",
-        f"## Training\n\nRecipe `{config['recipe_name']}`, seed {config['seed']}, selected epoch {classifier.epoch}:\n",
+        f"## Classes\n\nIn this order: {', '.join(map(_plain, classifier.classes))}\n",
+        f"## Training\n\nRecipe {_plain(config['recipe_name'])}, seed {config['seed']},"
+        f" selected epoch {classifier.epoch}:\n",
         "| key | value |\n|---|---|",
-        *(f"| {key} | {value} |" for key, value in _config(classifier)["recipe"].items()),
+        *(f"| {key} | {_plain(value)} |" for key, value in _config(classifier)["recipe"].items()),
         "\n## Limits\n\nIt knows these classes and no others: any image is given one of them. Confidence was calibrated"
         " on images of the source domains, if at all, and is less to be trusted elsewhere."
         f" Exported by triplee {__version__} with torch {torch.__version__}.\n",
@@ -121,7 +130,7 @@ def _measured(classifier: Classifier, result: dict[str, Any] | None) -> str:
         return "Nothing: this is a part of a run, or a run that was not finished.\n"
     return (
         "| images | accuracy |\n|---|---|\n"
-        f"| {classifier.config['target']}, never seen | {result['accuracy']:.2f} % |\n"
+        f"| {_plain(classifier.config['target'])}, never seen | {result['accuracy']:.2f} % |\n"
         f"| source validation | {result['val_accuracy']:.2f} % |\n\n"
         f"Kept: {describe_selection(result)}; {describe_calibration(result)}.\n"
     )

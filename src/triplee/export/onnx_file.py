@@ -67,6 +67,8 @@ def _convert(classifier: Classifier) -> bytes:
             )
             assert program is not None
             model = program.model_proto
+            for part in (model.graph, *model.functions):
+                _forget_origins(part)
             onnx.helper.set_model_props(model, {key: str(value) for key, value in _facts(classifier).items()})
             return model.SerializeToString()
     except Exception as error:  # any backbone of timm may hold what the exporter cannot convert, or be over 2 GB
@@ -74,6 +76,16 @@ def _convert(classifier: Classifier) -> bytes:
         raise InputError(f"{classifier.recipe.backbone} cannot be converted to ONNX: {reason}") from None
     finally:
         exporter.setLevel(level)
+
+
+def _forget_origins(graph: Any) -> None:
+    """Take out where each node comes from: torch notes files and lines, which are paths of this machine."""
+    for node in graph.node:
+        node.ClearField("metadata_props")
+        node.ClearField("doc_string")
+        for attribute in node.attribute:
+            for inner in (attribute.g, *attribute.graphs):
+                _forget_origins(inner)
 
 
 def _facts(classifier: Classifier) -> dict[str, Any]:
