@@ -29,8 +29,8 @@ NOTES = {
     " for ResNets, one of 14 ops, no Fourier) from 12 worker processes and an eager step, one member at a time. The"
     " floors are what a step must multiply and move if nothing stayed in a cache (bench/limits.py says how they are"
     " counted), at the speed of a large product and of a large copy in the same run. Profiles are of a single stream,"
-    " where kernels do not overlap. The rivals wait for the host, the stack does not: so the ratio moves with the host's"
-    " mood (the same loop took longer at 160 px than at 224 px a minute before), and at 224 px, 8 times, it is short of"
+    " where kernels do not overlap. The rivals wait for the host, the stack does not: so the ratio moves with the host"
+    " (the same loop took longer at 160 px than at 224 px a minute before), and at 224 px, 8 times, it is short of"
     " the 10 we aim at. More than half of a ResNet-18 step goes into batch norm, ReLU, rounding and pooling.",
     "design": "Why the GPU engine is as it is: what was tried on one H200, single measurements without spread, which"
     " `make bench` does not make again. Small networks: members batched in Triton kernels of our own, 3.5 times as fast"

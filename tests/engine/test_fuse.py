@@ -104,3 +104,8 @@ def test_counters_are_not_averaged() -> None:
         network(torch.full((4, 2), float(k)))
     mean = average_weights(Classifier(networks, RECIPE, {}, epoch=1))
     assert mean["num_batches_tracked"] == 1 and mean["running_mean"].tolist() == pytest.approx([0.05, 0.05])
+
+
+def test_what_the_target_chose_is_not_made_into_something_honest() -> None:
+    with pytest.raises(InputError, match="selection: oracle"):
+        student_recipe(make_recipe({"selection": "oracle"}), {})

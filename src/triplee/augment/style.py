@@ -18,7 +18,7 @@ EPSILON = 1e-5  # of a channel's variance: a plain image has none
 CHUNK_PIXELS = {"cpu": 16 * 32 * 32, "cuda": 64 * 224 * 224}
 
 
-class Stylizer(Protocol):
+class Restyler(Protocol):
     """An encoder and its decoder, on the device of the images; images are floats from 0 to 1."""
 
     def encode(self, images: Tensor) -> Tensor: ...
@@ -53,7 +53,7 @@ class StyleTable:
     """A stylizer, and the statistics of the images that lend their style."""
 
     def __init__(
-        self, stylizer: Stylizer, images_NCHW: Images, index_R: np.ndarray, precision: str = "float32"
+        self, stylizer: Restyler, images_NCHW: Images, index_R: np.ndarray, precision: str = "float32"
     ) -> None:
         self.stylizer, self.device, self.precision = stylizer, images_NCHW.device, precision
         self.row_N = np.full(images_NCHW.shape[0], -1)

@@ -14,7 +14,7 @@ from torch.utils.data import default_collate
 
 from triplee.augment.apply import apply_draw
 from triplee.augment.draw import STYLE, draw_esaug
-from triplee.augment.style import StyleTable, Stylizer
+from triplee.augment.style import Restyler, StyleTable
 from triplee.settings import InputError, make_recipe
 
 ImageLike = TypeVar("ImageLike", Tensor, Image.Image)
@@ -34,7 +34,7 @@ class ESAug:
         *,
         partners: Tensor | None = None,
         partner_labels: Tensor | None = None,
-        stylizer: Stylizer | None = None,
+        stylizer: Restyler | None = None,
         cross_image_probability: float | None = None,
         ops_per_view: int = 1,
         translate_pixels: int = 10,

@@ -11,8 +11,8 @@ import numpy as np
 from torch import Tensor
 
 from triplee.augment import Draw, draw_views
-from triplee.augment.style import Stylizer
 from triplee.nets.network import Network, build_network
+from triplee.nets.stylizer import Stylizer
 from triplee.plan import EpochPlan, plan_epoch
 from triplee.seeding import generator
 from triplee.settings import Recipe

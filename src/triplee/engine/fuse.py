@@ -32,6 +32,8 @@ SPEED_IMAGES = 256
 
 def student_recipe(teacher: Recipe, changes: dict[str, Any]) -> Recipe:
     """One member that sees all of the training set; it learns outputs, which the contrast has no use for."""
+    if teacher.selection == "oracle":
+        raise InputError("the target chose this run's epoch (selection: oracle): what is made of it would hide that")
     fixed = {"members": 1, "supcon_weight": 0.0, "selection": "source-val"}
     for key in changes:
         if key in fixed or key == "image_size":
@@ -59,7 +61,7 @@ def distill(
 
 def average_weights(classifier: Classifier) -> dict[str, Tensor]:
     """The members' weights and running statistics, averaged; counters are the first member's."""
-    states = [network.state_dict() for network in classifier.ensemble.models]
+    states = [network.state_dict() for network in classifier.networks]
     return {
         name: torch.stack([state[name] for state in states]).mean(0) if first.is_floating_point() else first
         for name, first in states[0].items()

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from triplee import __version__
-from triplee.augment.style import Stylizer
 from triplee.data.pool import Pool
 from triplee.data.split import Split
 from triplee.engine.calibration import calibrate, temper
@@ -23,6 +22,7 @@ from triplee.engine.epoch import EpochProgress, MemberSpec
 from triplee.engine.events import open_events
 from triplee.engine.selection import best_epoch, make_result
 from triplee.engine.stack import Stack
+from triplee.nets.stylizer import Stylizer
 from triplee.runfolder import RunFolder, read_tensors, write_tensors
 from triplee.settings import InputError, Recipe
 

@@ -333,6 +333,7 @@ def _config(pool: Pool, run: Run, device: torch.device) -> dict[str, Any]:
         "recipe_name": run.recipe_name,
         "recipe": run.recipe.model_dump(),
         "teacher": str(run.teacher.absolute()) if run.teacher else None,
+        "how": "distill" if run.teacher else None,
         "weights_fingerprint": weights_fingerprint(run.recipe),
         "stylizer_fingerprint": _given_stylizer(pool, run),
         "precision": native_precision(run.recipe, device),

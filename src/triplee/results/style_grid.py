@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from triplee.augment.style import StyleTable, Stylizer
+from triplee.augment.style import StyleTable
 from triplee.data.pool import Pool
 from triplee.engine.windows import Windows
+from triplee.nets.stylizer import Stylizer
 from triplee.seeding import generator
 from triplee.settings import InputError, nearest
 
@@ -38,7 +39,7 @@ def draw_style_grid(
 ) -> "Figure":
     from matplotlib.figure import Figure  # slow to import, and only pictures need it
 
-    device = next(stylizer.parameters()).device  # pyright: ignore[reportAttributeAccessIssue]
+    device = next(stylizer.parameters()).device
     table = StyleTable(stylizer, Windows(pool.images_NCHW, device), np.unique(styles))
     shape = (len(contents) + 1, len(styles) + 1)
     figure = Figure(figsize=(1.1 * shape[1] + 0.4, 1.1 * shape[0] + 0.4), layout="constrained", dpi=110)
