@@ -61,7 +61,7 @@ def test_the_folder_says_what_it_is_and_nothing_of_this_machine(hub: Path, finis
     assert f"| blue, never seen | {result['accuracy']:.2f} % |" in card and "across, down, slanting" in card
     config = json.loads(files["config.json"])
     assert config["id2label"] == {"0": "across", "1": "down", "2": "slanting"}
-    assert config["calibration"] == result["calibration"] and config["accuracy"] == result["accuracy"]
+    assert config["result"]["calibration"] == result["calibration"]
     preprocessing = json.loads(files["preprocessor_config.json"])
     assert preprocessing["size"] == {"height": 16, "width": 16} and preprocessing["image_mean"] == [0.5, 0.5, 0.5]
     assert not [name for name in read_tensors(hub / "model.safetensors")[0] if "head" in name]

@@ -16,7 +16,6 @@ from triplee import __version__
 from triplee.engine.classifier import Classifier
 from triplee.engine.loading import HUB_CONFIG, HUB_WEIGHTS
 from triplee.engine.selection import describe_calibration, describe_selection
-from triplee.nets.network import Network
 from triplee.runfolder import write_atomically, write_tensors
 from triplee.settings import InputError
 
@@ -27,7 +26,7 @@ def export_hub(classifier: Classifier, folder: Path) -> None:
         raise InputError(f"{folder} exists and is not an empty folder: choose another --out")
     tensors = {
         f"{k}.{name}": tensor
-        for k, network in enumerate(classifier.ensemble.models)
+        for k, network in enumerate(classifier.networks)
         for name, tensor in network.state_dict().items()
     }
     write_tensors(folder / HUB_WEIGHTS, tensors, {"epoch": classifier.epoch})
@@ -39,7 +38,6 @@ def export_hub(classifier: Classifier, folder: Path) -> None:
 def _config(classifier: Classifier) -> dict[str, Any]:
     """The run's own config without places on this machine, and what the Hub's readers look for."""
     config, recipe, data = classifier.config, classifier.recipe.model_dump(), Path(classifier.config["data"]).name
-    result = classifier.result or {}
     return {
         "model_type": "triplee",
         "id2label": {str(k): name for k, name in enumerate(classifier.classes)},
@@ -52,10 +50,7 @@ def _config(classifier: Classifier) -> dict[str, Any]:
         "data": data,
         "precision": "float32",
         "recipe": {**recipe, **{key: Path(recipe[key]).name for key in ("weights", "stylizer")}},
-        "calibration": result.get("calibration"),
-        "accuracy": result.get("accuracy"),
-        "val_accuracy": result.get("val_accuracy"),
-        "result": {**result, "data": data} if result else None,
+        "result": {**classifier.result, "data": data} if classifier.result else None,
     }
 
 
@@ -76,9 +71,8 @@ def _preprocessing(classifier: Classifier) -> dict[str, Any]:
 
 
 def _mean_and_std(classifier: Classifier) -> tuple[list[float], list[float]]:
-    network = classifier.ensemble.models[0]
-    assert isinstance(network, Network)
-    return list(network.backbone.mean), list(network.backbone.std)
+    backbone = classifier.networks[0].backbone
+    return list(backbone.mean), list(backbone.std)
 
 
 def _plain(value: object) -> str:
