@@ -109,6 +109,19 @@ def write_atomically(path: Path, content: bytes) -> None:
             temporary.unlink()
 
 
+def check_writable(path: Path) -> None:
+    """Refuse before the work what `write_atomically` would refuse after it; leaves nothing behind."""
+    try:
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        folder = next(parent for parent in path.absolute().parents if parent.exists())
+        trial = folder / f".{path.name}.{os.getpid()}{UNFINISHED}"
+        trial.touch()
+        trial.unlink()
+    except OSError as error:
+        raise unwritable(path, error) from None
+
+
 def _sync_folder(folder: Path) -> None:
     """Make a rename last through a power cut, and come before any later one."""
     handle = os.open(folder, os.O_RDONLY)
