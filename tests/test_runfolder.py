@@ -23,6 +23,7 @@ from triplee.runfolder import (
     UNFINISHED,
     RunFolder,
     changed_keys,
+    check_writable,
     read_config,
     read_tensors,
     unwritable,
@@ -109,10 +110,16 @@ def test_a_failed_write_is_one_line_and_leaves_what_was_there(tmp_path: Path, ob
         path = tmp_path / "there" / "old" / "file"
     else:
         path = path.with_name(255 * "n")
-    with pytest.raises(InputError, match=r"cannot write .*; what was saved before is untouched") as error:
-        write_atomically(path, b"new")
-    assert "\n" not in str(error.value) and names(tmp_path) == ["old"]
+    for attempt in (check_writable, lambda path: write_atomically(path, b"new")):
+        with pytest.raises(InputError, match=r"cannot write .*; what was saved before is untouched") as error:
+            attempt(path)
+        assert "\n" not in str(error.value) and names(tmp_path) == ["old"]
     assert (tmp_path / "there" / "old").read_text() == "old"
+
+
+def test_looking_whether_a_file_can_be_written_leaves_nothing(tmp_path: Path) -> None:
+    check_writable(tmp_path / "deep" / "down" / "file")
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])

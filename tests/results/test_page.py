@@ -11,12 +11,13 @@ import pytest
 
 from triplee.cli.choices import parse_changes
 from triplee.cli.report import Kind, figure, report
+from triplee.data.pool import Pool
 from triplee.engine.fuse import student_recipe
 from triplee.results import figures
 from triplee.results.embedding import make_map
 from triplee.results.page import OF_EVERY_STUDENT, _command_for, _series, _summary, make_page, make_parts
 from triplee.results.paper_tables import read_tables
-from triplee.results.pieces import count_confusions
+from triplee.results.pieces import count_confusions, is_of_pool, worst_mistakes
 from triplee.results.records import Method, Record, find_records
 from triplee.settings import InputError, make_recipe
 
@@ -80,6 +81,14 @@ def test_damaged_predictions_are_left_out_and_the_page_stands(some_runs: Path, t
     (part,) = make_parts(records)
     assert count_confusions(part.methods, part.targets) == {}
     assert "<!doctype html>" in make_page([part], [], [], ["triplee"], "Report")
+
+
+def test_what_was_said_of_other_images_is_not_shown(record: Record, small: Pool) -> None:
+    assert is_of_pool(record, small) and worst_mistakes(record, small)
+    assert worst_mistakes(record, dataclasses.replace(small, labels_N=small.labels_N[::-1])) is None
+    for key in ("domains", "classes", "data_fingerprint"):
+        config = {**record.config, key: record.config[key][1:]}
+        assert not is_of_pool(dataclasses.replace(record, config=config), small)
 
 
 def test_tables_of_a_sweep_are_shown_and_other_files_are_not(tmp_path: Path) -> None:
@@ -154,13 +163,6 @@ def test_the_command_for_a_soup_has_nothing_to_set(record: Record) -> None:
     told = {"teacher": "/runs/gone", "how": "soup", "recipe": student_recipe(record.recipe, {}).model_dump()}
     soup = dataclasses.replace(record, config={**record.config, **told})
     assert _command_for(soup) == f"triplee fuse /runs/gone --how soup --out {record.path}-again"
-
-
-def test_predictions_of_more_classes_than_the_run_has_are_left_out(record: Record) -> None:
-    config = {**record.config, "classes": record.config["classes"][:-1]}
-    (part,) = make_parts([dataclasses.replace(record, config=config)])
-    assert count_confusions(make_parts([record])[0].methods, part.targets)
-    assert count_confusions(part.methods, part.targets) == {}
 
 
 def summary(record: Record, **accuracies: tuple[float, ...]) -> list[str]:

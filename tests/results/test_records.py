@@ -89,6 +89,7 @@ def change(file: Path, **values: Any) -> None:
     [
         ("config.yaml", {"target": "west"}),
         ("config.yaml", {"classes": []}),
+        ("config.yaml", {"classes": ["across", "down"]}),  # and one more, say the predictions
         ("config.yaml", {"root": 5}),
         ("config.yaml", {"teacher": 5}),
         ("config.yaml", {"recipe": {"lr": "fast"}}),

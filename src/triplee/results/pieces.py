@@ -19,8 +19,8 @@ from triplee.data.split import split_pool
 from triplee.engine.loading import load
 from triplee.nets.stylizer_file import load_stylizer
 from triplee.results.embedding import choose_points, features_of, judge_features, make_map, nearest_images
-from triplee.results.records import Method, Record
-from triplee.runfolder import RunFolder, read_tensors
+from triplee.results.records import Method, Record, read_predictions
+from triplee.runfolder import RunFolder
 from triplee.settings import InputError
 
 WORST, ASKED = 12, 6  # mistakes, and images whose neighbours are shown
@@ -106,17 +106,6 @@ def _with_pool(method: Method, pool: Pool, looks: Looks) -> Method:
 def is_of_pool(record: Record, pool: Pool) -> bool:
     told = [record.config[key] for key in ("data_fingerprint", "domains", "classes")]
     return told == [pool.fingerprint, list(pool.domains), list(pool.classes)]
-
-
-def read_predictions(record: Record) -> dict[str, np.ndarray] | None:
-    """What the run said of its target's images, in the pool's order; none of an earlier version, or damaged."""
-    path = RunFolder(record.path).predictions_path
-    try:
-        found = {name: tensor.numpy() for name, tensor in read_tensors(path)[0].items()}
-    except InputError:
-        return None  # missing or damaged: as if there were none
-    classes = np.concatenate([found["label"], found["chosen"]])
-    return found if classes.max(initial=0) < len(record.config["classes"]) else None
 
 
 def count_confusions(methods: Sequence[Method], targets: Sequence[str]) -> dict[str, Any]:

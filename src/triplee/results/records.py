@@ -12,9 +12,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from triplee.recipes import DESCRIPTIONS, RECIPES
 from triplee.results.statistics import Estimate, estimate
-from triplee.runfolder import RunFolder, damaged, read_config
+from triplee.runfolder import RunFolder, damaged, read_config, read_tensors
 from triplee.settings import InputError, Recipe, make_recipe
 
 DEEPEST = 4  # folders below those named in which runs are looked for
@@ -127,8 +129,7 @@ def find_records(paths: Sequence[Path]) -> tuple[list[Record], list[str]]:
                 notes.append(f"{folder} is not finished")
                 continue
             record = Record(folder, config, run.read_result(), run.read_metrics())
-            if run.metrics_path.exists() and len(record.rows) != record.recipe.epochs:
-                raise damaged(run.metrics_path)
+            _check_together(record, run)
             twin = known.setdefault(_identity(record), folder)
             if twin != folder:
                 notes.append(f"{folder} is the same run as {twin}, and left out")
@@ -140,6 +141,24 @@ def find_records(paths: Sequence[Path]) -> tuple[list[Record], list[str]]:
         reason = f": {notes[0]}" if notes else ""
         raise InputError(f"no finished run in {', '.join(map(str, paths))}{reason}")
     return records, notes
+
+
+def _check_together(record: Record, run: RunFolder) -> None:
+    """Refuse files that are whole but do not fit each other. A soup has neither metrics nor predictions."""
+    if run.metrics_path.exists() and len(record.rows) != record.recipe.epochs:
+        raise damaged(run.metrics_path)
+    said = read_predictions(record)
+    if said and max(said["label"].max(), said["chosen"].max()) >= len(record.config["classes"]):
+        raise damaged(run.config_path)
+
+
+def read_predictions(record: Record) -> dict[str, np.ndarray] | None:
+    """What the run said of its target's images, in the pool's order; none of an earlier version, or damaged."""
+    try:
+        tensors, _ = read_tensors(RunFolder(record.path).predictions_path)
+    except InputError:
+        return None  # missing or damaged: as if there were none
+    return {name: tensor.numpy() for name, tensor in tensors.items()}
 
 
 def _identity(record: Record) -> str:
