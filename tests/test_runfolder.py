@@ -2,6 +2,7 @@
 
 import errno
 import json
+import math
 import os
 import subprocess
 import sys
@@ -15,13 +16,14 @@ import torch
 import yaml
 
 from triplee.runfolder import (
-    CALIBRATION_KEYS,
+    CALIBRATION_CHECKS,
+    CONFIG_CHECKS,
     FORMAT,
-    METRIC_KEYS,
-    RESULT_TYPES,
+    RESULT_CHECKS,
     UNFINISHED,
     RunFolder,
     changed_keys,
+    check_writable,
     read_config,
     read_tensors,
     unwritable,
@@ -44,7 +46,11 @@ CONFIG: dict[str, Any] = {
     "recipe": {"lr": 0.01, "epochs": 3},
     "precision": "float32",
 }
-ROW: dict[str, Any] = {**{key: [1.5, 2.25] for key in METRIC_KEYS}, "epoch": 1}
+ROW: dict[str, Any] = {
+    "epoch": 1,
+    **dict.fromkeys(("lr", "val_accuracy", "target_accuracy"), 1.5),
+    **{key: [1.5, 2] for key in ("cross_entropy", "contrast", "val_members", "target_members")},
+}
 # Holds the lock of a run folder until its input ends, without waiting for torch.
 HOLD = "import filelock, sys; lock = filelock.FileLock(sys.argv[1]); lock.acquire(); print('held'); sys.stdin.read()"
 
@@ -104,10 +110,16 @@ def test_a_failed_write_is_one_line_and_leaves_what_was_there(tmp_path: Path, ob
         path = tmp_path / "there" / "old" / "file"
     else:
         path = path.with_name(255 * "n")
-    with pytest.raises(InputError, match=r"cannot write .*; what was saved before is untouched") as error:
-        write_atomically(path, b"new")
-    assert "\n" not in str(error.value) and names(tmp_path) == ["old"]
+    for attempt in (check_writable, lambda path: write_atomically(path, b"new")):
+        with pytest.raises(InputError, match=r"cannot write .*; what was saved before is untouched") as error:
+            attempt(path)
+        assert "\n" not in str(error.value) and names(tmp_path) == ["old"]
     assert (tmp_path / "there" / "old").read_text() == "old"
+
+
+def test_looking_whether_a_file_can_be_written_leaves_nothing(tmp_path: Path) -> None:
+    check_writable(tmp_path / "deep" / "down" / "file")
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
@@ -289,11 +301,14 @@ def test_a_config_that_lacks_or_changed_anything_is_damaged(tmp_path: Path) -> N
     assert read_config(tmp_path) == CONFIG
     wrong = [{**CONFIG, key: value} for key in CONFIG for value in (None, 7.5)]
     lacking = [{k: v for k, v in CONFIG.items() if k != key} for key in CONFIG]
+    odd = {"domains": ["a"], "classes": [], "recipe": {5: 1}, "target": "west", "seed": True}
+    wrong += [{**CONFIG, key: value} for key, value in odd.items()]
+    wrong += [{**CONFIG, key: 5} for key in CONFIG_CHECKS.keys() - CONFIG.keys()]  # those that need not be there
     for content in [*wrong, *lacking, None, [], "words", {}]:
         write(content)
         with pytest.raises(InputError, match=r"config\.yaml is damaged: restore it, or train again"):
             read_config(tmp_path)
-    for raw in (b"\xff\xfe\x00", b"a: [", b"\0", b"!!python/object:os.system {}"):
+    for raw in (b"\xff\xfe\x00", b"a: [", b"\0", b"!!python/object:os.system {}", b"a: 2020-99-99"):
         (tmp_path / "config.yaml").write_bytes(raw)
         with pytest.raises(InputError, match="is damaged"):
             read_config(tmp_path)
@@ -314,7 +329,11 @@ def test_metrics_end_before_the_line_that_was_cut_off(tmp_path: Path) -> None:
         assert folder.read_metrics() == rows[: sum(length >= end for end in ends) - 1]
 
 
-@pytest.mark.parametrize("line", [b"\xff\xfe", b"null", b"[2]", b"2", b'{"epoch": 2}', b'{"lr": 3}', b""])
+ODD_VALUES = ({"val_accuracy": "x"}, {"contrast": None}, {"contrast": [None]}, {"target_accuracy": None}, {"lr": True})
+ODD_LINES = [json.dumps({**ROW, "epoch": 2, **values}).encode() for values in ODD_VALUES]
+
+
+@pytest.mark.parametrize("line", [b"\xff\xfe", b"null", b"[2]", b"2", b'{"epoch": 2}', b'{"lr": 3}', b"", *ODD_LINES])
 def test_metrics_end_before_a_damaged_line(tmp_path: Path, line: bytes) -> None:
     folder = RunFolder(tmp_path)
     folder.write_metrics([ROW, ROW, {**ROW, "epoch": 3}])
@@ -328,8 +347,9 @@ def test_a_result_is_whole_or_one_line(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="has no result yet"):
         folder.read_result()
     words = {"recipe": "mine", "version": "1", "selection": "oracle", "target": "ÿ", "members": [1.5]}
-    calibration = {**dict.fromkeys(CALIBRATION_KEYS, 0.0), "temperature": 1.5}
-    result: dict[str, Any] = {**dict.fromkeys(RESULT_TYPES, 1), **words, "data": os.fsdecode(b"/not/unicode\xff")}
+    words |= {"calibration": None, "data": os.fsdecode(b"/not/unicode\xff")}
+    calibration = {**dict.fromkeys(CALIBRATION_CHECKS, 0.0), "temperature": 1.5}
+    result: dict[str, Any] = {**dict.fromkeys(RESULT_CHECKS, 1), **words}
     folder.write_result(result)
     assert folder.read_result() == result  # of a version that did not calibrate
     result["calibration"] = calibration
@@ -339,10 +359,20 @@ def test_a_result_is_whole_or_one_line(tmp_path: Path) -> None:
     damaged = [whole[: len(whole) // 2], b"", b"null", b"[]", b"{}", b"\xff"]
     damaged += [whole.replace(word, word[:-2] + b'x"') for word in (b'"epoch"', b'"oracle"', b'"temperature"')]
     damaged += [json.dumps({**result, "calibration": {**calibration, "temperature": t}}).encode() for t in (0, "1")]
+    odd = {"members": [], "train_images": "x", "memory_mb": "x", "accuracy": math.nan, "seconds": 10**400, "epoch": 1.5}
+    damaged += [json.dumps({**result, key: value}).encode() for key, value in [*odd.items(), ("members", ["a"])]]
     for content in [*damaged, json.dumps({**result, "epoch": 1})[:-1].encode()]:
         folder.result_path.write_bytes(content)
         with pytest.raises(InputError, match=r"result\.json is damaged: restore it, or train again"):
             folder.read_result()
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "result.json"])
+def test_a_folder_in_place_of_a_file_is_damaged(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).mkdir()
+    folder = RunFolder(tmp_path)
+    with pytest.raises(InputError, match=f"{name} is damaged: restore it, or train again"):
+        folder.read_metrics() if name == "metrics.jsonl" else folder.read_result()
 
 
 def test_a_folder_that_weight_files_could_not_be_read_from_is_refused(tmp_path: Path) -> None:

@@ -8,12 +8,11 @@ renamed into it.
 import errno
 import hashlib
 import json
-import math
 import os
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from types import UnionType
 from typing import Any, get_args
 
 import filelock
@@ -27,22 +26,61 @@ from triplee.settings import InputError, Selection
 
 FORMAT = 1  # of the files in a run folder; raised when an older version could not read them
 UNFINISHED = ".unfinished"  # ends the name of a file that is still being written
-METRIC_KEYS = frozenset(
-    {"epoch", "lr", "cross_entropy", "contrast", "val_accuracy", "val_members", "target_accuracy", "target_members"}
-)
-RESULT_TYPES: dict[str, type | UnionType] = {
-    **dict.fromkeys(("recipe", "data", "target", "selection", "version"), str),
-    **dict.fromkeys(("seed", "epoch"), int),
-    **dict.fromkeys(("accuracy", "val_accuracy", "last_accuracy", "oracle_accuracy", "seconds"), float | int),
-    "members": list,
+Check = Callable[[Any], bool]
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: Any) -> bool:
+    """Finite: NaN compares as false, and a whole number may be too large for a float."""
+    return (_is_whole(value) or isinstance(value, float)) and abs(value) <= sys.float_info.max
+
+
+def _maybe(check: Check) -> Check:
+    return lambda value: value is None or check(value)
+
+
+def _some(check: Check) -> Check:
+    return lambda value: isinstance(value, list) and len(value) > 0 and all(map(check, value))
+
+
+# What the keys of each file hold. Other keys may be there; those of `_maybe` need not.
+METRIC_CHECKS: dict[str, Check] = {
+    "epoch": _is_whole,
+    **dict.fromkeys(("lr", "val_accuracy", "target_accuracy"), _is_number),
+    **dict.fromkeys(("cross_entropy", "contrast", "val_members", "target_members"), _some(_is_number)),
+    "fold_accuracy": _maybe(_is_number),
 }
-CALIBRATION_KEYS = ("temperature", "val_error_before", "val_error", "target_error_before", "target_error")
-CONFIG_TYPES = {
-    **dict.fromkeys(("version", "data", "data_fingerprint", "target", "recipe_name", "precision"), str),
-    **dict.fromkeys(("format", "skipped_images", "seed"), int),
-    **dict.fromkeys(("domains", "classes"), list),
-    "recipe": dict,
+CALIBRATION_CHECKS: dict[str, Check] = {
+    "temperature": lambda value: _is_number(value) and value > 0,
+    **dict.fromkeys(("val_error_before", "val_error", "target_error_before", "target_error"), _is_number),
 }
+RESULT_CHECKS: dict[str, Check] = {
+    **dict.fromkeys(("recipe", "data", "target", "version"), _is_text),
+    "selection": lambda value: value in get_args(Selection),
+    **dict.fromkeys(("seed", "epoch"), _is_whole),
+    **dict.fromkeys(("accuracy", "val_accuracy", "last_accuracy", "oracle_accuracy", "seconds"), _is_number),
+    "members": _some(_is_number),
+    **dict.fromkeys(("train_images", "memory_mb", "fold_accuracy"), _maybe(_is_number)),
+    "calibration": lambda value: is_calibration(value),
+}
+CONFIG_CHECKS: dict[str, Check] = {
+    **dict.fromkeys(("version", "data", "data_fingerprint", "target", "recipe_name", "precision"), _is_text),
+    **dict.fromkeys(("format", "skipped_images", "seed"), _is_whole),
+    **dict.fromkeys(("domains", "classes"), _some(_is_text)),
+    "recipe": lambda value: isinstance(value, dict) and all(map(_is_text, value)),
+    **dict.fromkeys(("root", "left_out", "teacher", "how"), _maybe(_is_text)),
+}
+
+
+def _fits(value: Any, checks: Mapping[str, Check]) -> bool:
+    return isinstance(value, dict) and all(check(value.get(key)) for key, check in checks.items())
 
 
 class Unwritable(InputError):
@@ -71,6 +109,19 @@ def write_atomically(path: Path, content: bytes) -> None:
             temporary.unlink()
 
 
+def check_writable(path: Path) -> None:
+    """Refuse before the work what `write_atomically` would refuse after it; leaves nothing behind."""
+    try:
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        folder = next(parent for parent in path.absolute().parents if parent.exists())
+        trial = folder / f".{path.name}.{os.getpid()}{UNFINISHED}"
+        trial.touch()
+        trial.unlink()
+    except OSError as error:
+        raise unwritable(path, error) from None
+
+
 def _sync_folder(folder: Path) -> None:
     """Make a rename last through a power cut, and come before any later one."""
     handle = os.open(folder, os.O_RDONLY)
@@ -84,6 +135,10 @@ def unwritable(path: Path, error: OSError) -> Unwritable:
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
     reason = "the disk is full, make room" if full else (error.strerror or str(error)).lower()
     return Unwritable(f"cannot write {path}: {reason}; what was saved before is untouched")
+
+
+def damaged(path: Path) -> InputError:
+    return InputError(f"{path} is damaged: restore it, or train again")
 
 
 def digest_tensors(tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]) -> str:
@@ -228,15 +283,19 @@ class RunFolder:
 
     def read_metrics(self) -> list[dict[str, Any]]:
         """The epochs written so far, up to the first line that is cut short or damaged."""
-        if not self.metrics_path.exists():
+        try:
+            lines = self.metrics_path.read_bytes().splitlines()
+        except FileNotFoundError:
             return []
+        except OSError:
+            raise damaged(self.metrics_path) from None
         rows: list[dict[str, Any]] = []
-        for line in self.metrics_path.read_bytes().splitlines():
+        for line in lines:
             try:
                 row = json.loads(line)
             except ValueError:
                 break
-            if not isinstance(row, dict) or not row.keys() >= METRIC_KEYS or row["epoch"] != len(rows) + 1:
+            if not _fits(row, METRIC_CHECKS) or row["epoch"] != len(rows) + 1:
                 break
             rows.append(row)
         return rows
@@ -249,10 +308,10 @@ class RunFolder:
             result: Any = json.loads(self.result_path.read_bytes())
         except FileNotFoundError:
             raise InputError(f"{self.path} has no result yet: finish it with --resume") from None
-        except ValueError:
+        except (OSError, ValueError):
             result = None
-        if not is_result(result):
-            raise InputError(f"{self.result_path} is damaged: restore it, or train again")
+        if not _fits(result, RESULT_CHECKS):
+            raise damaged(self.result_path)
         return result
 
     def write_result(self, result: dict[str, Any]) -> None:
@@ -260,19 +319,9 @@ class RunFolder:
         write_atomically(self.result_path, text.encode(errors="backslashreplace"))  # file names need not be Unicode
 
 
-def is_result(value: Any) -> bool:
-    """Whether this is what a finished run says of itself."""
-    if not isinstance(value, dict) or any(not isinstance(value.get(key), kind) for key, kind in RESULT_TYPES.items()):
-        return False
-    return value["selection"] in get_args(Selection) and is_calibration(value.get("calibration"))
-
-
 def is_calibration(value: Any) -> bool:
     """Whether this is what a run knows of its calibration; nothing, if it is unfinished or of an earlier version."""
-    if value is None:
-        return True
-    is_whole = isinstance(value, dict) and all(isinstance(value.get(key), float | int) for key in CALIBRATION_KEYS)
-    return is_whole and 0 < value["temperature"] < math.inf
+    return value is None or _fits(value, CALIBRATION_CHECKS)
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -282,7 +331,7 @@ def read_config(path: Path) -> dict[str, Any]:
         raise InputError(f"{path} is not a run folder: it has no config.yaml")
     try:
         config = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError):
+    except (OSError, ValueError, yaml.YAMLError):  # ValueError: no UTF-8, or no such date
         config = None
     return check_config(config, path, file)
 
@@ -294,8 +343,8 @@ def check_config(config: Any, path: Path, file: Path) -> dict[str, Any]:
             f"{path} is of format {config['format']} (triplee {config.get('version')}), this version reads {FORMAT}:"
             " use that version, or train again"
         )
-    if not isinstance(config, dict) or any(not isinstance(config.get(k), kind) for k, kind in CONFIG_TYPES.items()):
-        raise InputError(f"{file} is damaged: restore it, or train again")
+    if not _fits(config, CONFIG_CHECKS) or config["target"] not in config["domains"]:
+        raise damaged(file)
     return config
 
 

@@ -1,17 +1,25 @@
 """What the page says: the right baseline, series over one key, odd names, tables of sweeps, collapsed features."""
 
 import dataclasses
+import itertools
+import shlex
 import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from triplee.cli.choices import parse_changes
+from triplee.cli.report import Kind, figure, report
+from triplee.data.pool import Pool
+from triplee.engine.fuse import student_recipe
 from triplee.results import figures
 from triplee.results.embedding import make_map
-from triplee.results.page import _command_for, _series, make_page, make_parts, read_tables
+from triplee.results.page import OF_EVERY_STUDENT, _command_for, _series, _summary, make_page, make_parts
+from triplee.results.paper_tables import read_tables
+from triplee.results.pieces import count_confusions, is_of_pool, worst_mistakes
 from triplee.results.records import Method, Record, find_records
-from triplee.settings import InputError
+from triplee.settings import InputError, make_recipe
 
 
 @pytest.fixture
@@ -69,12 +77,18 @@ def test_damaged_predictions_are_left_out_and_the_page_stands(some_runs: Path, t
     shutil.copytree(some_runs / "digits-vanilla-blue-0", tmp_path / "run")
     predictions = tmp_path / "run" / "predictions.safetensors"
     predictions.write_bytes(predictions.read_bytes()[:50])
-    from triplee.results.pieces import count_confusions
-
     records, _ = find_records([tmp_path])
     (part,) = make_parts(records)
     assert count_confusions(part.methods, part.targets) == {}
     assert "<!doctype html>" in make_page([part], [], [], ["triplee"], "Report")
+
+
+def test_what_was_said_of_other_images_is_not_shown(record: Record, small: Pool) -> None:
+    assert is_of_pool(record, small) and worst_mistakes(record, small)
+    assert worst_mistakes(record, dataclasses.replace(small, labels_N=small.labels_N[::-1])) is None
+    for key in ("domains", "classes", "data_fingerprint"):
+        config = {**record.config, key: record.config[key][1:]}
+        assert not is_of_pool(dataclasses.replace(record, config=config), small)
 
 
 def test_tables_of_a_sweep_are_shown_and_other_files_are_not(tmp_path: Path) -> None:
@@ -86,13 +100,119 @@ def test_tables_of_a_sweep_are_shown_and_other_files_are_not(tmp_path: Path) -> 
     (tmp_path / "t.csv").write_text("\n".join([header, *lines, lines[0].replace("source-val", "oracle")]) + "\n")
     (tmp_path / "predictions.csv").write_text("image,class\na.png,3\n")
     (tmp_path / "binary.csv").write_bytes(b"\xff\xfe\x00")
-    (table,) = read_tables([tmp_path])
+    (table,), _ = read_tables([tmp_path])
     assert table.columns == ["method", "syn", "svhn"]
     assert table.rows == [("TripleE", ["90.0 ± 0.3 (95.3, −5.3)", "unfinished"])]
+
+
+HEADER = "selection,row,column,state,seeds,mean,standard_error,paper,ours_less_paper"
+LINE = "source-val,TripleE,syn,done,2,90.04,0.26,95.3,-5.26"
+
+
+def cut(text: str, num_columns: int) -> str:
+    return ",".join(text.split(",")[:num_columns])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{HEADER}\n{LINE.replace('90.04', 'abc')}\n",
+        f"{cut(HEADER, 8)}\n{cut(LINE, 8)}\n",
+        *(f"{HEADER}\n{cut(LINE, num_columns)}\n" for num_columns in (3, 6, 8)),
+        None,
+    ],
+)
+def test_a_damaged_table_is_left_out_with_a_line(tmp_path: Path, text: str | None) -> None:
+    (tmp_path / "whole.csv").write_text(f"{HEADER}\n{LINE}\n")
+    if text is None:
+        (tmp_path / "hurt.csv").mkdir()
+    else:
+        (tmp_path / "hurt.csv").write_text(text)
+    (table,), notes = read_tables([tmp_path])
+    assert table.title.startswith("whole") and len(notes) == 1 and "hurt.csv is damaged" in notes[0]
 
 
 def test_the_command_for_a_run_trains_beside_it(record: Record) -> None:
     words = _command_for(record)
     assert f"--recipe {record.path / 'config.yaml'} --out {record.path}-again" in words and "--root" not in words
-    student = dataclasses.replace(record, config={**record.config, "teacher": "/runs/teacher"})
-    assert _command_for(student).startswith("triplee fuse /runs/teacher --how distill")
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_the_command_for_a_student_gives_it_its_own_recipe(record: Record, is_there: bool) -> None:
+    changes = {"epochs": 2, "lr": 1e-05, "flip": True, "cross_image_probability": 0.5}
+    recipe = student_recipe(record.recipe, changes)
+    teacher = record.path if is_there else Path("/runs/gone")
+    told = {"teacher": str(teacher), "recipe": recipe.model_dump(), "root": "/my data", "skipped_images": 3}
+    student = dataclasses.replace(record, config={**record.config, **told})
+    words = shlex.split(_command_for(student))
+    assert words[:5] == ["triplee", "fuse", str(teacher), "--how", "distill"]
+    assert words[-5:] == ["--out", f"{record.path}-again", "--root", "/my data", "--skip-bad"]
+    sets = [value for word, value in itertools.pairwise(words) if word == "--set"]
+    assert len(sets) == (len(changes) if is_there else len(recipe.model_dump()) - len(OF_EVERY_STUDENT))
+    base = record.recipe if is_there else make_recipe({"image_size": record.recipe.image_size})
+    assert student_recipe(base, parse_changes(sets)) == recipe
+
+
+@pytest.mark.parametrize("key", OF_EVERY_STUDENT)
+def test_what_every_student_has_cannot_be_set(record: Record, key: str) -> None:
+    with pytest.raises(InputError, match=f"--set {key}"):
+        student_recipe(record.recipe, {key: getattr(record.recipe, key)})
+
+
+def test_the_command_for_a_soup_has_nothing_to_set(record: Record) -> None:
+    told = {"teacher": "/runs/gone", "how": "soup", "recipe": student_recipe(record.recipe, {}).model_dump()}
+    soup = dataclasses.replace(record, config={**record.config, **told})
+    assert _command_for(soup) == f"triplee fuse /runs/gone --how soup --out {record.path}-again"
+
+
+def summary(record: Record, **accuracies: tuple[float, ...]) -> list[str]:
+    """Of methods with an accuracy on each domain."""
+    records = [
+        dataclasses.replace(run, config={**run.config, "target": target})
+        for k, (name, own) in enumerate(accuracies.items())
+        for target, accuracy in zip(record.config["domains"], own, strict=False)
+        for run in [like(record, name, accuracy, lr=k + 1)]
+    ]
+    return _summary(make_parts(records)[0])[1:]
+
+
+def test_what_is_level_is_not_called_ahead(record: Record) -> None:
+    first = record.config["domains"][0]
+    assert summary(record, vanilla=(50, 50, 50), d=(50.04, 50, 50)) == [
+        "Model d and Vanilla are level: 50.0 % and 50.0 % on average.",
+        "They are level on 3 of 3 domains.",
+    ]
+    assert summary(record, vanilla=(50,), d=(50,))[1] == "They are level on 1 of 1 domain."
+    assert summary(record, vanilla=(50, 50, 50), d=(50, 52, 53)) == [
+        "Model d is best with 51.7 % on average, against 50.0 % for Vanilla.",
+        "Model d is ahead on 2 of 3 domains and level on 1.",
+    ]
+    assert summary(record, vanilla=(50, 50, 50), d=(49, 53, 50))[1] == (
+        f"Model d is ahead on 1 of 3 domains and level on 1; its smallest gain is −1.0 points on {first}."
+    )
+    assert summary(record, vanilla=(50, 50, 50), d=(51, 53, 52))[1] == (
+        f"Model d is ahead on 3 of 3 domains; its smallest gain is +1.0 points on {first}."
+    )
+    assert summary(record, vanilla=(50,), d=(53,))[1] == "Model d is ahead on 1 of 1 domain, by +3.0 points."
+
+
+def test_no_curves_are_no_figure(record: Record, tmp_path: Path) -> None:
+    shutil.copytree(record.path, tmp_path / "soup")
+    (tmp_path / "soup" / "metrics.jsonl").unlink()
+    with pytest.raises(InputError, match=r"no curves in .*soup"):
+        figure(Kind.curves, [tmp_path / "soup"], tmp_path / "c.svg")
+    assert not (tmp_path / "c.svg").exists()
+    soup = find_records([tmp_path])[0][0]
+    assert "Accuracy by epoch" not in make_page(make_parts([soup]), [], [], ["triplee"], "Report")
+    assert "Accuracy by epoch" in make_page(make_parts([soup, record]), [], [], ["triplee"], "Report")
+
+
+def test_an_out_that_cannot_be_written_is_said_before_the_work(tmp_path: Path) -> None:
+    """Before anything is read: there are no runs here."""
+    (tmp_path / "file").touch()
+    (tmp_path / "folder.svg").mkdir()
+    for out in (tmp_path / "file" / "deep" / "r.svg", tmp_path / "folder.svg"):
+        with pytest.raises(InputError, match="cannot write"):
+            report([tmp_path], out)
+        with pytest.raises(InputError, match="cannot write"):
+            figure(Kind.curves, [tmp_path], out)

@@ -4,8 +4,10 @@ import json
 import shutil
 import statistics
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from triplee.results.records import find_records, group_by_method
 from triplee.settings import InputError
@@ -71,3 +73,80 @@ def test_a_run_that_is_there_twice_counts_once(some_runs: Path, tmp_path: Path) 
     assert len(records) == 1 and len(notes) == 1 and "same run" in notes[0]
     (vanilla,) = group_by_method(records)
     assert vanilla.average(["blue", "red"]) is None
+
+
+def change(file: Path, **values: Any) -> None:
+    """Other values in a config, a result or the last line of metrics."""
+    if file.suffix == ".yaml":
+        file.write_text(yaml.safe_dump({**yaml.safe_load(file.read_text()), **values}))
+    else:
+        *lines, last = file.read_text().splitlines() if file.suffix == ".jsonl" else [file.read_text()]
+        file.write_text("\n".join([*lines, json.dumps({**json.loads(last), **values})]) + "\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("config.yaml", {"target": "west"}),
+        ("config.yaml", {"classes": []}),
+        ("config.yaml", {"classes": ["across", "down"]}),  # and one more, say the predictions
+        ("config.yaml", {"root": 5}),
+        ("config.yaml", {"teacher": 5}),
+        ("config.yaml", {"recipe": {"lr": "fast"}}),
+        ("result.json", {"members": []}),
+        ("result.json", {"members": ["a"]}),
+        ("result.json", {"memory_mb": "x"}),
+        ("result.json", {"train_images": "x"}),
+        ("metrics.jsonl", {"val_accuracy": "x"}),
+        ("metrics.jsonl", {"contrast": None}),
+        ("metrics.jsonl", {"target_accuracy": None}),
+        ("metrics.jsonl", None),
+        ("result.json", None),
+    ],
+)
+def test_a_damaged_run_is_left_out_with_a_line_that_names_its_file(
+    some_runs: Path, tmp_path: Path, name: str, values: dict[str, Any] | None
+) -> None:
+    for copy, seed in (("whole", 0), ("hurt", 1)):
+        shutil.copytree(some_runs / f"digits-vanilla-blue-{seed}", tmp_path / copy)
+    file = tmp_path / "hurt" / name
+    if values is None:  # a folder in its place
+        file.unlink()
+        file.mkdir()
+    else:
+        change(file, **values)
+    records, notes = find_records([tmp_path])
+    assert [record.path.name for record in records] == ["whole"]
+    assert len(notes) == 1 and f"{file} is damaged" in notes[0] and "\n" not in notes[0]
+
+
+def fuse(run: Path, teacher: Path, out: Path, **values: Any) -> None:
+    """As if `out` had been fused from a teacher; what was trained does not matter here."""
+    shutil.copytree(run, out)
+    change(out / "config.yaml", recipe_name="digits-vanilla-fused", teacher=str(teacher), **values)
+
+
+@pytest.mark.parametrize("values", [{}, {"how": "distill"}, {"how": "soup"}])
+@pytest.mark.parametrize("num_gone", [0, 1, 2])
+def test_what_was_fused_from_different_teachers_are_different_runs(
+    some_runs: Path, tmp_path: Path, values: dict[str, str], num_gone: int
+) -> None:
+    for k, name in enumerate(("digits-vanilla", "digits-triplee-fourier")):
+        teacher = (tmp_path / "gone" if k < num_gone else some_runs) / f"{name}-blue-0"
+        fuse(some_runs / "digits-vanilla-blue-0", teacher, tmp_path / "fused" / name, **values)
+    records, notes = find_records([tmp_path / "fused"])
+    methods = group_by_method(records)
+    assert not notes and len({method.title for method in methods}) == len(methods) == 2
+    assert sum("digits-vanilla-fused (teacher=" in method.title for method in methods) == num_gone
+
+
+def test_what_was_fused_from_the_same_method_is_one_method(some_runs: Path, tmp_path: Path) -> None:
+    for seed in (0, 1):
+        run = some_runs / f"digits-vanilla-blue-{seed}"
+        fuse(run, some_runs / f"digits-triplee-fourier-blue-{seed}", tmp_path / str(seed), how="soup")
+    shutil.copytree(some_runs / "digits-triplee-fourier-blue-0", tmp_path / "elsewhere" / "teacher")
+    fuse(some_runs / "digits-vanilla-blue-0", tmp_path / "elsewhere" / "teacher", tmp_path / "again", how="soup")
+    records, notes = find_records([tmp_path / name for name in ("0", "1", "again")])
+    assert len(notes) == 1 and "again is the same run as" in notes[0]
+    (method,) = group_by_method(records)
+    assert method.title == "digits-vanilla-fused" and [record.seed for record in method.records] == [0, 1]

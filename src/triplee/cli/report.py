@@ -41,12 +41,16 @@ def report(
     """
     from dataclasses import replace
 
-    from triplee.results.page import make_page, make_parts, read_tables
+    from triplee.results.page import make_page, make_parts
+    from triplee.results.paper_tables import read_tables
     from triplee.results.pieces import look_at
     from triplee.results.records import find_records
-    from triplee.runfolder import write_atomically
+    from triplee.runfolder import check_writable, write_atomically
 
+    check_writable(out)
     records, notes = find_records(runs)
+    tables, table_notes = read_tables(runs)
+    notes += table_notes
     parts = []
     for part in make_parts(records):
         pool, reason = _own_pool(part.methods[0].records[0], root) if pictures else (None, "")
@@ -55,7 +59,7 @@ def report(
         looks.notes += [f"Pictures are left out: {reason}"] if reason else []
         parts.append(replace(part, looks=looks))
     command = ["triplee", *sys.argv[1:]]
-    page = make_page(parts, read_tables(runs), notes, command, title)
+    page = make_page(parts, tables, notes, command, title)
     write_atomically(out, page.encode(errors="xmlcharrefreplace"))
     for note in notes:
         warn(note)
@@ -78,8 +82,10 @@ def figure(
     from triplee.results.page import make_parts
     from triplee.results.pieces import is_of_pool, look_at_features, make_views
     from triplee.results.records import find_records, group_by_method
+    from triplee.runfolder import check_writable
 
     figures.check_format(out)
+    check_writable(out)
     records, notes = find_records(runs)
     for note in notes:
         warn(note)
@@ -88,6 +94,8 @@ def figure(
             parts = make_parts(records)
             if len(parts) > 1:
                 raise InputError(f"the runs are over {len(parts)} sets of data: name runs over one")
+            if not any(record.rows for record in records):
+                raise InputError(f"no curves in {', '.join(map(str, runs))}: a soup is not trained, name runs that are")
             drawn = figures.draw_curves(parts[0].methods, parts[0].targets)
         else:
             last = records[-1]

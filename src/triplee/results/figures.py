@@ -107,7 +107,7 @@ def draw_curves(methods: Sequence[Method], targets: Sequence[str]) -> "Figure":
             for k, method in enumerate(methods):
                 _band(
                     axis,
-                    [[r[key] for r in record.rows] for record in method.of(target)],
+                    [[r[key] for r in record.rows] for record in method.of(target) if record.rows],
                     colour(k),
                     _label(method.title),
                 )
@@ -127,7 +127,8 @@ def draw_losses(methods: Sequence[Method], targets: Sequence[str]) -> "Figure":
     axes = figure.subplots(1, 2, sharex=True)
     for axis, key in zip(axes, ("cross_entropy", "contrast"), strict=True):
         for k, method in enumerate(methods):
-            curves = [[float(np.mean(r[key])) for r in record.rows] for t in targets for record in method.of(t)]
+            records = [record for target in targets for record in method.of(target) if record.rows]
+            curves = [[float(np.mean(r[key])) for r in record.rows] for record in records]
             if any(any(curve) for curve in curves):
                 _band(axis, curves, colour(k), _label(method.title))
         axis.set(title=key.replace("_", "-"), xlabel="epoch")

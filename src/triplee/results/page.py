@@ -5,7 +5,6 @@ not there. The look is in page/: a Jinja template, a style sheet and a script, a
 """
 
 import base64
-import csv
 import io
 import json
 import platform
@@ -14,7 +13,6 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
 import jinja2
@@ -26,23 +24,15 @@ from torch import Tensor
 from triplee import __version__
 from triplee.results import figures
 from triplee.results.embedding import describe_features
+from triplee.results.paper_tables import PaperTable
 from triplee.results.pieces import FeatureLook, Looks
 from triplee.results.records import Method, Record, describe, group_by_method
 from triplee.results.statistics import Estimate, paired_difference
 
 LARGEST, SMALL = 128, 64  # sides of pictures; small ones are kept to the pixel
 OVER = {"batch_size": "batch size b", "replay": "replay count r", "members": "members m"}
-TABLE_KEYS = ("selection", "row", "column", "state", "mean", "standard_error", "paper")  # of a sweep's CSV
+OF_EVERY_STUDENT = ("members", "supcon_weight", "selection", "image_size")  # keys that `fuse` decides by itself
 MOST_CURVES = 12  # methods in one plot; more cannot be told apart
-
-
-@dataclass(frozen=True)
-class PaperTable:
-    """A table of a sweep, with the paper's figures: its title, columns, and rows of cells."""
-
-    title: str
-    columns: list[str]
-    rows: list[tuple[str, list[str]]]
 
 
 @dataclass(frozen=True)
@@ -87,37 +77,6 @@ def make_parts(records: Sequence[Record]) -> list[Part]:
     return parts
 
 
-def read_tables(paths: Sequence[Path]) -> list[PaperTable]:
-    """The tables that sweeps wrote into their folders: ours, and what the paper prints."""
-    found = [_read_table(file) for path in paths for file in sorted(path.glob("*.csv"))]
-    return [table for table in found if table is not None]
-
-
-def _read_table(file: Path) -> PaperTable | None:
-    """None of a file that is something else."""
-    with file.open(encoding="utf-8", errors="replace", newline="") as opened:
-        reader = csv.DictReader(opened)
-        if not set(TABLE_KEYS) <= set(reader.fieldnames or ()):
-            return None
-        cells = [row for row in reader if row["selection"] == "source-val"]
-    columns = list(dict.fromkeys(row["column"] for row in cells))
-    by_row: dict[str, dict[str, str]] = {}
-    for row in cells:
-        by_row.setdefault(row["row"], {})[row["column"]] = _paper_cell(row)
-    rows = [(title, [own.get(column, "") for column in columns]) for title, own in by_row.items()]
-    title = f"{file.stem}: ours, mean ± standard error over seeds, in brackets the paper's figure and ours less it."
-    return PaperTable(title, ["method", *columns], rows)
-
-
-def _paper_cell(row: Mapping[str, str]) -> str:
-    if row["state"] != "done":
-        return row["state"]
-    text = f"{float(row['mean']):.1f}" + (f" ± {float(row['standard_error']):.1f}" if row["standard_error"] else "")
-    if not row["paper"]:
-        return text
-    return f"{text} ({float(row['paper']):.1f}, {float(row['ours_less_paper']):+.1f})".replace("-", "−")
-
-
 def make_page(
     parts: Sequence[Part], tables: Sequence[PaperTable], notes: Sequence[str], command: Sequence[str], title: str
 ) -> str:
@@ -160,13 +119,12 @@ def _chapter(part: Part) -> dict[str, Any]:
     shown = methods[:MOST_CURVES]
     plots = [
         ("Accuracy by held-out domain", figures.draw_bars(shown, targets), "Bars: " + _in_words(part)),
-        (
-            "Accuracy by epoch",
-            figures.draw_curves(shown, targets),
-            "Curves of accuracy by epoch, a plot for each target",
-        ),
-        ("Losses by epoch", figures.draw_losses(shown, targets), "Curves of the two training losses by epoch"),
     ]
+    if any(record.rows for method in shown for record in method.records):
+        words = "Curves of accuracy by epoch, a plot for each target"
+        plots.append(("Accuracy by epoch", figures.draw_curves(shown, targets), words))
+        words = "Curves of the two training losses by epoch"
+        plots.append(("Losses by epoch", figures.draw_losses(shown, targets), words))
     plots += [
         (f"Accuracy over {words}", figures.draw_over(words, series, targets), f"Average accuracy over {words}")
         for key, words in OVER.items()
@@ -215,17 +173,27 @@ def _summary(part: Part) -> list[str]:
     told = _show(average)
     if rival is None or (other := rival.average(part.targets)) is None:
         return [*lines, f"{best.title} reaches {told} on average."]
-    lines.append(f"{best.title} is best with {told} on average, against {_show(other)} for {rival.title}.")
+    if round(average.mean - other.mean, 1):
+        lines.append(f"{best.title} is best with {told} on average, against {_show(other)} for {rival.title}.")
+    else:
+        lines.append(f"{best.title} and {rival.title} are level: {told} and {_show(other)} on average.")
     gains = {t: a.mean - b.mean for t in part.targets if (a := best.accuracy(t)) and (b := rival.accuracy(t))}
-    won = [target for target, gain in gains.items() if gain > 0]
+    return [*lines, _compare(best.title, {target: round(gain, 1) for target, gain in gains.items()})]
+
+
+def _compare(title: str, gains: Mapping[str, float]) -> str:
+    """Where the best is ahead of its rival, level and behind, by its gain on each domain as far as it is shown."""
+    ahead, level = sum(gain > 0 for gain in gains.values()), sum(gain == 0 for gain in gains.values())
+    if level == len(gains):
+        return f"They are level on {level} of {level} {_plural('domain', level)}."
     least = min(gains, key=lambda target: gains[target])
-    tail = (
-        f"its smallest gain is {gains[least]:+.1f} points on {least}"
-        if len(gains) > 1
-        else f"by {gains[least]:+.1f} points"
-    )
-    lines.append(f"It is ahead on {len(won)} of {len(gains)} domains; {tail}.".replace("-", "−"))
-    return lines
+    text = f"{title} is ahead on {ahead} of {len(gains)} {_plural('domain', len(gains))}"
+    text += f" and level on {level}" if level else ""
+    if len(gains) == 1:
+        text += f", by {gains[least]:+.1f} points"
+    elif gains[least]:
+        text += f"; its smallest gain is {gains[least]:+.1f} points on {least}"
+    return f"{text}.".replace("-", "−")
 
 
 def _in_words(part: Part) -> str:
@@ -297,9 +265,9 @@ def _series(methods: Sequence[Method], key: str) -> dict[str, list[tuple[float, 
     """Methods that differ in one key alone, in series of two and more."""
     alike: dict[str, list[tuple[float, Method]]] = {}
     for method in methods:
-        values = method.recipe.model_dump()
-        value = values.pop(key)
-        alike.setdefault(json.dumps(values), []).append((float(value), method))
+        told = method.records[0].told
+        others = {name: value for name, value in told.items() if name != key}
+        alike.setdefault(json.dumps(others), []).append((float(told[key]), method))
     named = {}
     for points in alike.values():
         if len({value for value, _ in points}) > 1:
@@ -327,14 +295,27 @@ def _run_row(method: Method, record: Record) -> dict[str, Any]:
 
 
 def _command_for(record: Record) -> str:
-    """What trains the run again, beside it; a student is made from its teacher."""
-    config, out = record.config, str(record.path.with_name(f"{record.path.name}-again"))
-    if config.get("teacher"):
-        return shlex.join(["triplee", "fuse", config["teacher"], "--how", "distill", "--out", out])
-    words = ["triplee", "train", config["data"], "--target", record.target, "--seed", str(record.seed)]
-    words += ["--recipe", str(record.path / "config.yaml"), "--out", out]
+    """What makes the run again, beside it: it was trained, or fused from its teacher."""
+    config = record.config
+    if record.how:
+        words = ["triplee", "fuse", config["teacher"], "--how", record.how, *_changes(record)]
+    else:
+        words = ["triplee", "train", config["data"], "--target", record.target, "--seed", str(record.seed)]
+        words += ["--recipe", str(record.path / "config.yaml")]
+    words += ["--out", str(record.path.with_name(f"{record.path.name}-again"))]
     words += ["--root", config["root"]] if config.get("root") else []
     return shlex.join(words + ["--skip-bad"] * bool(config["skipped_images"]))
+
+
+def _changes(record: Record) -> list[str]:
+    """The `--set` that make a student's recipe of its teacher's: all of them, where that is not known."""
+    if record.how != "distill":
+        return []
+    base = record.teacher_recipe.model_dump() if record.teacher_recipe else {}
+    own = {key: value for key, value in record.recipe.model_dump().items() if key not in OF_EVERY_STUDENT}
+    changed = {key: value for key, value in own.items() if key not in base or base[key] != value}
+    texts = (f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in changed.items())
+    return [word for text in texts for word in ("--set", text)]
 
 
 def _cost_row(method: Method) -> dict[str, Any]:
@@ -342,7 +323,7 @@ def _cost_row(method: Method) -> dict[str, Any]:
     whole = recipe.members if recipe.ensemble == "whole" else 1
     images = [record.result.get("train_images") for record in records]
     views = [recipe.epochs * recipe.replay * whole * count for count in images if count]
-    memory = [record.result["memory_mb"] for record in records if "memory_mb" in record.result]
+    memory = [used for record in records if (used := record.result.get("memory_mb"))]
     return {
         "title": method.title,
         "members": recipe.members,

@@ -19,8 +19,8 @@ from triplee.data.split import split_pool
 from triplee.engine.loading import load
 from triplee.nets.stylizer_file import load_stylizer
 from triplee.results.embedding import choose_points, features_of, judge_features, make_map, nearest_images
-from triplee.results.records import Method, Record
-from triplee.runfolder import RunFolder, read_tensors
+from triplee.results.records import Method, Record, read_predictions
+from triplee.runfolder import RunFolder
 from triplee.settings import InputError
 
 WORST, ASKED = 12, 6  # mistakes, and images whose neighbours are shown
@@ -104,18 +104,8 @@ def _with_pool(method: Method, pool: Pool, looks: Looks) -> Method:
 
 
 def is_of_pool(record: Record, pool: Pool) -> bool:
-    return record.config["data_fingerprint"] == pool.fingerprint
-
-
-def read_predictions(record: Record) -> dict[str, np.ndarray] | None:
-    """What the run said of its target's images, in the pool's order; none of an earlier version, or damaged."""
-    path = RunFolder(record.path).predictions_path
-    if not path.exists():
-        return None
-    try:
-        return {name: tensor.numpy() for name, tensor in read_tensors(path)[0].items()}
-    except InputError:
-        return None  # damaged: as if there were none
+    told = [record.config[key] for key in ("data_fingerprint", "domains", "classes")]
+    return told == [pool.fingerprint, list(pool.domains), list(pool.classes)]
 
 
 def count_confusions(methods: Sequence[Method], targets: Sequence[str]) -> dict[str, Any]:
@@ -137,9 +127,9 @@ def count_confusions(methods: Sequence[Method], targets: Sequence[str]) -> dict[
 def worst_mistakes(record: Record, pool: Pool) -> dict[str, Any] | None:
     """The wrong answers given with most confidence."""
     found = read_predictions(record)
-    if found is None:
-        return None
     target_N = np.flatnonzero(pool.domains_N == pool.domains.index(record.target))
+    if found is None or not np.array_equal(found["label"], pool.labels_N[target_N]):
+        return None
     (wrong,) = (found["chosen"] != found["label"]).nonzero()
     worst = wrong[np.argsort(-found["confidence"][wrong], kind="stable")][:WORST]
     shown = [

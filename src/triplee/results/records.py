@@ -12,9 +12,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from triplee.recipes import DESCRIPTIONS, RECIPES
 from triplee.results.statistics import Estimate, estimate
-from triplee.runfolder import RunFolder, read_config
+from triplee.runfolder import RunFolder, damaged, read_config, read_tensors
 from triplee.settings import InputError, Recipe, make_recipe
 
 DEEPEST = 4  # folders below those named in which runs are looked for
@@ -38,7 +40,33 @@ class Record:
 
     @cached_property
     def recipe(self) -> Recipe:
-        return make_recipe(self.config["recipe"])
+        try:
+            return make_recipe(self.config["recipe"])
+        except InputError as error:
+            raise InputError(f"{self.path / 'config.yaml'} is damaged ({error}): restore it, or train again") from None
+
+    @cached_property
+    def teacher_recipe(self) -> Recipe | None:
+        """Of the run that this one was fused from; none where it is no longer there, or none was."""
+        try:
+            return make_recipe(read_config(Path(self.config["teacher"]))["recipe"]) if self.how else None
+        except InputError:
+            return None
+
+    @property
+    def how(self) -> str | None:
+        """How the run was fused from its teacher; none for one that was trained by itself."""
+        return (self.config.get("how") or "distill") if self.config.get("teacher") else None
+
+    @cached_property
+    def told(self) -> dict[str, Any]:
+        """What the run was told apart from data, target and seed: its recipe, and its teacher's."""
+        own = self.recipe.model_dump()
+        if self.how is None:
+            return own
+        if self.teacher_recipe is None:
+            return {**own, "how": self.how, "teacher": self.config["teacher"]}
+        return {**own, "how": self.how, **{f"teacher {k}": v for k, v in self.teacher_recipe.model_dump().items()}}
 
     @property
     def target(self) -> str:
@@ -101,6 +129,7 @@ def find_records(paths: Sequence[Path]) -> tuple[list[Record], list[str]]:
                 notes.append(f"{folder} is not finished")
                 continue
             record = Record(folder, config, run.read_result(), run.read_metrics())
+            _check_together(record, run)
             twin = known.setdefault(_identity(record), folder)
             if twin != folder:
                 notes.append(f"{folder} is the same run as {twin}, and left out")
@@ -114,10 +143,28 @@ def find_records(paths: Sequence[Path]) -> tuple[list[Record], list[str]]:
     return records, notes
 
 
+def _check_together(record: Record, run: RunFolder) -> None:
+    """Refuse files that are whole but do not fit each other. A soup has neither metrics nor predictions."""
+    if run.metrics_path.exists() and len(record.rows) != record.recipe.epochs:
+        raise damaged(run.metrics_path)
+    said = read_predictions(record)
+    if said and max(said["label"].max(), said["chosen"].max()) >= len(record.config["classes"]):
+        raise damaged(run.config_path)
+
+
+def read_predictions(record: Record) -> dict[str, np.ndarray] | None:
+    """What the run said of its target's images, in the pool's order; none of an earlier version, or damaged."""
+    try:
+        tensors, _ = read_tensors(RunFolder(record.path).predictions_path)
+    except InputError:
+        return None  # missing or damaged: as if there were none
+    return {name: tensor.numpy() for name, tensor in tensors.items()}
+
+
 def _identity(record: Record) -> str:
-    """What a run was told: data, target, seed and recipe."""
+    """What a run was told: data, target, seed, recipe and teacher."""
     told = [record.config[key] for key in ("data_fingerprint", "target", "seed", "recipe_name")]
-    return json.dumps([*told, record.recipe.model_dump_json(), record.config.get("left_out")])
+    return json.dumps([*told, record.told, record.config.get("left_out")])
 
 
 def _run_folders(path: Path) -> list[Path]:
@@ -138,7 +185,7 @@ def group_by_method(records: Sequence[Record]) -> list[Method]:
     """Methods in the order of the paper's ablation, then of b, r and m."""
     alike: dict[str, list[Record]] = {}
     for record in sorted(records, key=lambda record: (record.target, record.seed)):
-        alike.setdefault(record.recipe.model_dump_json() + record.config["recipe_name"], []).append(record)
+        alike.setdefault(json.dumps([record.told, record.config["recipe_name"]]), []).append(record)
     groups = sorted(alike.values(), key=lambda group: _rank(group[0]))
     titles = _titles([group[0] for group in groups])
     return [Method(title, tuple(group)) for title, group in zip(titles, groups, strict=True)]
@@ -159,15 +206,17 @@ def _method_of(name: str) -> str:
 
 
 def _titles(records: Sequence[Record]) -> list[str]:
-    """The paper's word for each, and where two share it the recipe keys in which they differ."""
+    """The paper's word for each, and where two share it what they were told differently."""
     words = [TITLES.get(method := _method_of(record.config["recipe_name"]), method) for record in records]
     titles = []
     for record, word in zip(records, words, strict=True):
         rivals = [other for other, its_word in zip(records, words, strict=True) if its_word == word]
-        own, differing = record.recipe.model_dump(), []
-        for key, value in own.items():
-            if any(other.recipe.model_dump()[key] != value for other in rivals):
-                differing.append(f"{key}={Path(value).name if key in ('weights', 'stylizer') else value}")
+        differing = []
+        for key, value in record.told.items():
+            is_unknown = key == "teacher" and len(rivals) > 1  # a teacher that is gone: no more to be said of it
+            if is_unknown or any(other.told.get(key, value) != value for other in rivals):
+                is_file = key.split()[-1] in ("weights", "stylizer")
+                differing.append(f"{key}={Path(value).name if is_file else value}")
         titles.append(f"{word} ({', '.join(differing)})" if differing else word)
     return titles
 
