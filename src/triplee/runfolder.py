@@ -310,13 +310,18 @@ class RunFolder:
             raise InputError(f"{self.path} has no result yet: finish it with --resume") from None
         except (OSError, ValueError):
             result = None
-        if not _fits(result, RESULT_CHECKS):
+        if not is_result(result):
             raise damaged(self.result_path)
         return result
 
     def write_result(self, result: dict[str, Any]) -> None:
         text = json.dumps(result, indent=2, ensure_ascii=False) + "\n"
         write_atomically(self.result_path, text.encode(errors="backslashreplace"))  # file names need not be Unicode
+
+
+def is_result(value: Any) -> bool:
+    """Whether this is what a finished run knows of itself."""
+    return _fits(value, RESULT_CHECKS)
 
 
 def is_calibration(value: Any) -> bool:
