@@ -15,7 +15,7 @@ from triplee.data.pool import Pool
 from triplee.engine.fuse import student_recipe
 from triplee.results import figures
 from triplee.results.embedding import make_map
-from triplee.results.page import OF_EVERY_STUDENT, _command_for, _series, _summary, make_page, make_parts
+from triplee.results.page import OF_EVERY_STUDENT, _command_for, _compare, _series, _summary, make_page, make_parts
 from triplee.results.paper_tables import read_tables
 from triplee.results.pieces import count_confusions, is_of_pool, worst_mistakes
 from triplee.results.records import Method, Record, find_records
@@ -42,7 +42,7 @@ def test_the_best_is_compared_with_the_papers_own_baseline(record: Record) -> No
 def test_runs_over_other_images_are_another_chapter(record: Record) -> None:
     config = {**record.config, "data": "/elsewhere/" + record.data, "data_fingerprint": "another"}
     parts = make_parts([record, dataclasses.replace(record, config=config)])
-    assert len(parts) == 2
+    assert len({part.data for part in parts}) == 2
 
 
 def test_lines_over_a_key_are_of_methods_that_differ_in_it_alone(record: Record) -> None:
@@ -216,3 +216,9 @@ def test_an_out_that_cannot_be_written_is_said_before_the_work(tmp_path: Path) -
             report([tmp_path], out)
         with pytest.raises(InputError, match="cannot write"):
             figure(Kind.curves, [tmp_path], out)
+
+
+def test_a_name_keeps_its_hyphen() -> None:
+    assert _compare("TripleE", {"green-ish": -1.5, "red": 2.0}).endswith(
+        "its smallest gain is −1.5 points on green-ish."
+    )

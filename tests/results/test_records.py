@@ -1,5 +1,6 @@
 """Runs as a report reads them: found, named by what tells them apart, averaged."""
 
+import dataclasses
 import json
 import shutil
 import statistics
@@ -150,3 +151,11 @@ def test_what_was_fused_from_the_same_method_is_one_method(some_runs: Path, tmp_
     assert len(notes) == 1 and "again is the same run as" in notes[0]
     (method,) = group_by_method(records)
     assert method.title == "digits-vanilla-fused" and [record.seed for record in method.records] == [0, 1]
+
+
+def test_one_recipe_under_two_names_has_two_titles(some_runs: Path) -> None:
+    records, _ = find_records([some_runs])
+    first = records[0]
+    again = dataclasses.replace(first, config={**first.config, "recipe_name": "my-triplee-fourier"})
+    titles = [method.title for method in group_by_method([first, again])]
+    assert len(set(titles)) == 2 and any("my-triplee-fourier" in title for title in titles)

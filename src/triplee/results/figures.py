@@ -68,7 +68,6 @@ def draw_bars(methods: Sequence[Method], targets: Sequence[str]) -> "Figure":
     figure = new_figure(max(5.0, 0.9 + 0.28 * len(methods) * (len(targets) + 1)), 3.2)
     axis = figure.subplots()
     width = 0.8 / len(methods)
-    lowest = 100.0
     for k, method in enumerate(methods):
         found = [
             *(method.accuracy(target) for target in targets),
@@ -87,10 +86,9 @@ def draw_bars(methods: Sequence[Method], targets: Sequence[str]) -> "Figure":
             label=_label(method.title),
             error_kw={"elinewidth": 1},
         )
-        lowest = min([lowest, *heights])
     names = [*targets, *(["average"] if len(targets) > 1 else [])]
     axis.set_xticks(range(len(names)), [_label(name) for name in names])
-    axis.set_ylim(max(0.0, 10 * (lowest // 10) - 10), 100)
+    axis.set_ylim(0, 100)
     axis.set_ylabel("accuracy (%)")
     axis.grid(axis="x", visible=False)
     figure.legend(loc="outside upper center", ncols=min(4, len(methods)), fontsize=8)

@@ -28,6 +28,7 @@ from triplee.results.paper_tables import PaperTable
 from triplee.results.pieces import FeatureLook, Looks
 from triplee.results.records import Method, Record, describe, group_by_method
 from triplee.results.statistics import Estimate, paired_difference
+from triplee.results.tables import signed
 
 LARGEST, SMALL = 128, 64  # sides of pictures; small ones are kept to the pixel
 OVER = {"batch_size": "batch size b", "replay": "replay count r", "members": "members m"}
@@ -70,7 +71,10 @@ def make_parts(records: Sequence[Record]) -> list[Part]:
     for record in records:  # what they are says more than what they are called
         by_data.setdefault((record.data, record.config["data_fingerprint"]), []).append(record)
     parts = []
+    names = [data for data, _ in by_data]
     for (data, _), own in by_data.items():
+        if names.count(data) > 1:  # at another size, or changed since
+            data = f"{data}, {own[0].recipe.image_size} px, {own[0].config['data_fingerprint'][:6]}"
         order = own[0].config["domains"]
         targets = sorted({record.target for record in own}, key=lambda name: order.index(name) if name in order else -1)
         parts.append(Part(data, targets, group_by_method(own)))
@@ -190,10 +194,10 @@ def _compare(title: str, gains: Mapping[str, float]) -> str:
     text = f"{title} is ahead on {ahead} of {len(gains)} {_plural('domain', len(gains))}"
     text += f" and level on {level}" if level else ""
     if len(gains) == 1:
-        text += f", by {gains[least]:+.1f} points"
+        text += f", by {signed(gains[least])} points"
     elif gains[least]:
-        text += f"; its smallest gain is {gains[least]:+.1f} points on {least}"
-    return f"{text}.".replace("-", "−")
+        text += f"; its smallest gain is {signed(gains[least])} points on {least}"
+    return f"{text}."
 
 
 def _in_words(part: Part) -> str:
@@ -243,22 +247,14 @@ def _gain(part: Part, method: Method) -> dict[str, Any]:
     rival = part.baseline
     if rival is None or method is rival:
         return {"text": "", "sort": 0.0}
-    pairs = {
-        seed: (own, other)
-        for seed in {record.seed for record in method.records}
-        if (own := _seed_average(method, part.targets, seed)) is not None
-        and (other := _seed_average(rival, part.targets, seed)) is not None
-    }
-    if not pairs:
+    own, other = method.averages(part.targets), rival.averages(part.targets)
+    both = own.keys() & other.keys()
+    if not both:
         return {"text": "…", "sort": -1000}
-    found = paired_difference({s: a for s, (a, _) in pairs.items()}, {s: b for s, (_, b) in pairs.items()})
+    found = paired_difference({seed: own[seed] for seed in both}, {seed: other[seed] for seed in both})
     interval = found.interval()
-    between = f" [{interval[0]:+.1f}, {interval[1]:+.1f}]" if interval else ""
-    return {"text": f"{found.mean:+.1f}{between}".replace("-", "−"), "sort": found.mean}
-
-
-def _seed_average(method: Method, targets: Sequence[str], seed: int) -> float | None:
-    return method.averages(targets).get(seed)
+    between = f" [{signed(interval[0])}, {signed(interval[1])}]" if interval else ""
+    return {"text": f"{signed(found.mean)}{between}", "sort": found.mean}
 
 
 def _series(methods: Sequence[Method], key: str) -> dict[str, list[tuple[float, Method]]]:

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from triplee.results.tables import signed
+
 TABLE_KEYS = ("selection", "row", "column", "state", "mean", "standard_error", "paper")  # of a sweep's CSV
 
 
@@ -58,4 +60,4 @@ def _paper_cell(row: Mapping[str, str]) -> str:
     text = f"{float(row['mean']):.1f}" + (f" ± {float(row['standard_error']):.1f}" if row["standard_error"] else "")
     if not row["paper"]:
         return text
-    return f"{text} ({float(row['paper']):.1f}, {float(row['ours_less_paper']):+.1f})".replace("-", "−")
+    return f"{text} ({float(row['paper']):.1f}, {signed(float(row['ours_less_paper']))})"

@@ -5,7 +5,7 @@ page or a figure shows. Axes: N images, K classes, F features.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -74,10 +74,7 @@ def look_at(
         looks.notes.append("No run kept its predictions: confusion and mistakes are left out.")
     if pool is None:
         return looks
-    compared = [_with_pool(method, pool, looks) for method in compared]
     best = compared[-1]
-    if not best.records:
-        return looks
     looks.mistakes = [
         found for target in targets for record in best.of(target)[:1] if (found := worst_mistakes(record, pool))
     ]
@@ -92,15 +89,6 @@ def look_at(
     except InputError as error:
         looks.notes.append(str(error))
     return looks
-
-
-def _with_pool(method: Method, pool: Pool, looks: Looks) -> Method:
-    """The runs of a method that have seen these very images, at this size."""
-    size = pool.images_NCHW.shape[2]
-    fitting = tuple(r for r in method.records if is_of_pool(r, pool) and r.recipe.image_size == size)
-    if len(fitting) < len(method.records):
-        looks.notes.append(f"{method.title}: runs at other sizes than {size} px have no pictures here.")
-    return replace(method, records=fitting)
 
 
 def is_of_pool(record: Record, pool: Pool) -> bool:

@@ -218,7 +218,9 @@ def _titles(records: Sequence[Record]) -> list[str]:
                 is_file = key.split()[-1] in ("weights", "stylizer")
                 differing.append(f"{key}={Path(value).name if is_file else value}")
         titles.append(f"{word} ({', '.join(differing)})" if differing else word)
-    return titles
+    # The same recipe under two names.
+    names = [record.config["recipe_name"] for record in records]
+    return [f"{title}: {name}" if titles.count(title) > 1 else title for title, name in zip(titles, names, strict=True)]
 
 
 def describe(record: Record) -> str:

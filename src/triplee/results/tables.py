@@ -107,7 +107,7 @@ def _accuracies(table: Table, style: _Style) -> list[list[str]]:
         paper = table.paper.get((row, column))
         if paper is None:
             return text
-        return f"{text} ({paper:.1f}, {_signed(found.mean - paper)})" if found else f"{text} ({paper:.1f})"
+        return f"{text} ({paper:.1f}, {signed(found.mean - paper)})" if found else f"{text} ({paper:.1f})"
 
     return [["", *table.columns], *([row, *(write(row, c) for c in table.columns)] for row in table.rows)]
 
@@ -118,13 +118,14 @@ def _differences(table: Table) -> list[list[str]]:
         if found is None:
             return table.cells[row, column].missing or table.cells[table.baseline, column].missing
         interval = found.interval()
-        return _signed(found.mean) + (f" [{_signed(interval[0])}, {_signed(interval[1])}]" if interval else "")
+        return signed(found.mean) + (f" [{signed(interval[0])}, {signed(interval[1])}]" if interval else "")
 
     others = [row for row in table.rows if row != table.baseline]
     return [["", *table.columns], *([row, *(write(row, c) for c in table.columns)] for row in others)]
 
 
-def _signed(points: float) -> str:
+def signed(points: float) -> str:
+    """A difference in points, with a minus that is one."""
     return f"{points:+.1f}".replace("-", "−")
 
 
