@@ -48,7 +48,7 @@ def test_a_few_images_that_are_all_right_do_not_make_it_sure_for_ever() -> None:
         probabilities = torch.full((12, 3), (1 - sure) / 2)
         probabilities[:, 1] = sure
         temperature = fit_temperature(probabilities, torch.ones(12, dtype=torch.int64))
-        assert temper(probabilities, temperature)[0, 1] == pytest.approx(13 / 14, abs=1e-3)
+        assert temper(probabilities, temperature)[0, 1] == pytest.approx(12 / 13, abs=1e-3)
     extreme = torch.tensor([[1.0, 0.0], [0.0, 1.0]])  # sure, and wrong
     assert 1 < fit_temperature(extreme, torch.tensor([1, 0])) <= 20
 
