@@ -22,7 +22,7 @@ import torch
 import yaml
 from torch import Tensor
 
-from triplee.settings import InputError, Selection
+from triplee.settings import InputError, Recipe, Selection, make_recipe
 
 FORMAT = 1  # of the files in a run folder; raised when an older version could not read them
 UNFINISHED = ".unfinished"  # ends the name of a file that is still being written
@@ -68,7 +68,7 @@ RESULT_CHECKS: dict[str, Check] = {
     **dict.fromkeys(("accuracy", "val_accuracy", "last_accuracy", "oracle_accuracy", "seconds"), _is_number),
     "members": _some(_is_number),
     **dict.fromkeys(("train_images", "memory_mb", "fold_accuracy"), _maybe(_is_number)),
-    "calibration": lambda value: is_calibration(value),
+    "calibration": _maybe(lambda value: _fits(value, CALIBRATION_CHECKS)),  # none of an earlier version
 }
 CONFIG_CHECKS: dict[str, Check] = {
     **dict.fromkeys(("version", "data", "data_fingerprint", "target", "recipe_name", "precision"), _is_text),
@@ -324,11 +324,6 @@ def is_result(value: Any) -> bool:
     return _fits(value, RESULT_CHECKS)
 
 
-def is_calibration(value: Any) -> bool:
-    """Whether this is what a run knows of its calibration; nothing, if it is unfinished or of an earlier version."""
-    return value is None or _fits(value, CALIBRATION_CHECKS)
-
-
 def read_config(path: Path) -> dict[str, Any]:
     """The config of a run folder; anything else is one line."""
     file = path / "config.yaml"
@@ -355,6 +350,14 @@ def check_config(config: Any, path: Path, file: Path) -> dict[str, Any]:
 
 # Where the data, the pretrained weights and the stylizer lie may change as well: fingerprints tell what they are.
 DECIDED_AT_START = ("precision", "version", "data", "root")
+
+
+def recipe_of(config: Mapping[str, Any], file: Path) -> Recipe:
+    """The recipe in a config that was read from `file`."""
+    try:
+        return make_recipe(config["recipe"])
+    except InputError as error:
+        raise InputError(f"{file} is damaged ({error}): restore it, or train again") from None
 
 
 def changed_keys(stored: dict[str, Any], asked: dict[str, Any]) -> list[str]:

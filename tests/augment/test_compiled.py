@@ -34,7 +34,7 @@ def make_images(num_images: int, height: int, width: int) -> torch.Tensor:
     return torch.from_numpy(images.astype(np.uint8))
 
 
-def passes_agree(images: torch.Tensor, crop: bool, translate_pixels: int = 10) -> None:
+def assert_passes_agree(images: torch.Tensor, crop: bool, translate_pixels: int = 10) -> None:
     rng = np.random.default_rng(0)
     num_views = 14 * 12
     draw = draw_esaug(rng, num_views, np.arange(0), ops="basic", translate_pixels=translate_pixels)
@@ -52,11 +52,11 @@ def passes_agree(images: torch.Tensor, crop: bool, translate_pixels: int = 10) -
 @pytest.mark.parametrize("crop", [False, True], ids=["whole", "cropped"])
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_bytes_are_those_of_plain_torch(size: tuple[int, int], crop: bool) -> None:
-    passes_agree(make_images(8, *size), crop)
+    assert_passes_agree(make_images(8, *size), crop)
 
 
 def test_moves_beyond_the_image_are_black_everywhere() -> None:
-    passes_agree(make_images(8, 9, 12), False, translate_pixels=10**9)
+    assert_passes_agree(make_images(8, 9, 12), False, translate_pixels=10**9)
     far = fixed_matrices(np.array([OPS.index("translate_x")]), np.array([-1e12]), 9, 12)
     assert far.tolist() == [[65536, 0, -12 * 65536 + 32768, 0, 65536, 32768]]
 
@@ -67,7 +67,7 @@ def test_views_split_over_threads_are_the_same(monkeypatch: pytest.MonkeyPatch) 
     try:
         for num_threads in (1, 2, 3, 7):
             torch.set_num_threads(num_threads)
-            passes_agree(make_images(8, 20, 31), True)
+            assert_passes_agree(make_images(8, 20, 31), True)
     finally:
         torch.set_num_threads(before)
 

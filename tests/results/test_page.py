@@ -12,10 +12,10 @@ import pytest
 from triplee.cli.choices import parse_changes
 from triplee.cli.report import Kind, figure, report
 from triplee.data.pool import Pool
-from triplee.engine.fuse import student_recipe
+from triplee.engine.fuse import OF_EVERY_STUDENT, student_recipe
 from triplee.results import figures
 from triplee.results.embedding import make_map
-from triplee.results.page import OF_EVERY_STUDENT, _command_for, _compare, _series, _summary, make_page, make_parts
+from triplee.results.page import _command_for, _compare, _series, _summary, make_page, make_parts
 from triplee.results.paper_tables import read_tables
 from triplee.results.pieces import count_confusions, is_of_pool, worst_mistakes
 from triplee.results.records import Method, Record, find_records

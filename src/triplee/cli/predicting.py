@@ -133,9 +133,10 @@ class TableResults(Results):
     """Columns on a terminal, as wide as the first batch asks for; tab-separated elsewhere, for `cut` and `grep`."""
 
     def write_records(self, records: list[dict[str, Any]]) -> None:
-        names = [r["image"].translate(ESCAPES) for r in records]
-        shares = [[r["class"], f"{r['confidence']:.1%}", f"{r['disagreement']:.0%}"] for r in records]
-        rows = [[name, *rest] for name, rest in zip(names, shares, strict=True)]
+        rows = [
+            [r["image"].translate(ESCAPES), r["class"], f"{r['confidence']:.1%}", f"{r['disagreement']:.0%}"]
+            for r in records
+        ]
         if not self.num_written:
             rows.insert(0, COLUMNS)
             self.widths = [max(map(len, column)) if sys.stdout.isatty() else 0 for column in zip(*rows, strict=True)]

@@ -118,12 +118,9 @@ def _stylizer_of(path: Path) -> Path:
     """Where the stylizer lies: of a run in its folder, or where its recipe says."""
     if not (path / "config.yaml").is_file():
         return path
-    from triplee.runfolder import RunFolder, read_config
+    from triplee.runfolder import RunFolder, read_config, recipe_of
 
-    try:
-        recipe = make_recipe(read_config(path)["recipe"])
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from None
+    recipe = recipe_of(read_config(path), path / "config.yaml")
     if not recipe.restyles:
         raise InputError(f"{path} is a run without the style op (ops: {recipe.ops}): name a stylizer")
     return RunFolder(path).stylizer_path if recipe.stylizer == "fit" else Path(recipe.stylizer)

@@ -28,17 +28,18 @@ from triplee.settings import InputError, Recipe, make_recipe
 
 SPEED_ROUNDS = 7
 SPEED_IMAGES = 256
+ONE_NETWORK = {"members": 1, "supcon_weight": 0.0, "selection": "source-val"}
+OF_EVERY_STUDENT = (*ONE_NETWORK, "image_size")  # recipe keys that nobody sets for a student
 
 
 def student_recipe(teacher: Recipe, changes: dict[str, Any]) -> Recipe:
     """One member that sees all of the training set; it learns outputs, which the contrast has no use for."""
     if teacher.selection == "oracle":
         raise InputError("the target chose this run's epoch (selection: oracle): what is made of it would hide that")
-    fixed = {"members": 1, "supcon_weight": 0.0, "selection": "source-val"}
     for key in changes:
-        if key in fixed or key == "image_size":
+        if key in OF_EVERY_STUDENT:
             raise InputError(f"--set {key}: a student has the teacher's image_size, one member and no contrast")
-    return make_recipe({**fixed, **changes}, teacher)
+    return make_recipe({**ONE_NETWORK, **changes}, teacher)
 
 
 def distill(

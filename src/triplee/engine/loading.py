@@ -13,7 +13,7 @@ from torch import Tensor
 from triplee.engine.classifier import Classifier
 from triplee.engine.stack import native_precision
 from triplee.nets.network import Network
-from triplee.runfolder import RunFolder, check_config, is_result, read_config, read_tensors
+from triplee.runfolder import RunFolder, check_config, is_result, read_config, read_tensors, recipe_of
 from triplee.settings import InputError, Recipe, make_recipe, user_path
 
 HUB_CONFIG, HUB_WEIGHTS = "config.json", "model.safetensors"
@@ -36,7 +36,7 @@ def is_hub_folder(path: Path) -> bool:
 
 def _load_run(path: Path, device: torch.device) -> Classifier:
     folder, config = RunFolder(path), read_config(path)
-    recipe = _recipe_of(config, folder.config_path)
+    recipe = recipe_of(config, folder.config_path)
     result = folder.read_result() if folder.result_path.exists() else None
     _check_members(recipe, result, folder.config_path)
     networks, epochs = [], set()
@@ -67,7 +67,7 @@ def _load_hub(path: Path) -> Classifier:
     except (OSError, ValueError):
         config = None
     config = check_config(config, path, file)
-    recipe = _recipe_of(config, file)
+    recipe = recipe_of(config, file)
     result = config.get("result")
     if "result" not in config or not (result is None or is_result(result)):
         raise InputError(f"{file} is damaged (its result): restore it, or export the run again")
@@ -81,13 +81,6 @@ def _load_hub(path: Path) -> Classifier:
         networks.append(_network(recipe, config, own, path / HUB_WEIGHTS))
     temperature = _temperature_of(result)
     return Classifier(networks, recipe, config, epoch=metadata["epoch"], temperature=temperature, result=result)
-
-
-def _recipe_of(config: dict[str, Any], file: Path) -> Recipe:
-    try:
-        return make_recipe(config["recipe"])
-    except InputError as error:
-        raise InputError(f"{file} is damaged ({error}): restore it, or train again") from None
 
 
 def _network(recipe: Recipe, config: dict[str, Any], tensors: dict[str, Tensor], file: Path) -> Network:

@@ -341,7 +341,10 @@ def _config(pool: Pool, run: Run, device: torch.device) -> dict[str, Any]:
 
 
 def _given_stylizer(pool: Pool, run: Run) -> str | None:
-    """What tells the user's stylizer from another; none where one is fitted, or none needed."""
+    """What tells the user's stylizer from another; none where one is fitted, or none needed.
+
+    One that has seen what is held out is refused.
+    """
     recipe = run.recipe
     if not recipe.restyles or recipe.stylizer == "fit":
         return None

@@ -22,6 +22,7 @@ from PIL import Image
 from torch import Tensor
 
 from triplee import __version__
+from triplee.engine.fuse import OF_EVERY_STUDENT
 from triplee.results import figures
 from triplee.results.embedding import describe_features
 from triplee.results.paper_tables import PaperTable
@@ -32,7 +33,6 @@ from triplee.results.tables import signed
 
 LARGEST, SMALL = 128, 64  # sides of pictures; small ones are kept to the pixel
 OVER = {"batch_size": "batch size b", "replay": "replay count r", "members": "members m"}
-OF_EVERY_STUDENT = ("members", "supcon_weight", "selection", "image_size")  # keys that `fuse` decides by itself
 MOST_CURVES = 12  # methods in one plot; more cannot be told apart
 
 

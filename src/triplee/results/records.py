@@ -16,7 +16,7 @@ import numpy as np
 
 from triplee.recipes import DESCRIPTIONS, RECIPES
 from triplee.results.statistics import Estimate, estimate
-from triplee.runfolder import RunFolder, damaged, read_config, read_tensors
+from triplee.runfolder import RunFolder, damaged, read_config, read_tensors, recipe_of
 from triplee.settings import InputError, Recipe, make_recipe
 
 DEEPEST = 4  # folders below those named in which runs are looked for
@@ -40,10 +40,7 @@ class Record:
 
     @cached_property
     def recipe(self) -> Recipe:
-        try:
-            return make_recipe(self.config["recipe"])
-        except InputError as error:
-            raise InputError(f"{self.path / 'config.yaml'} is damaged ({error}): restore it, or train again") from None
+        return recipe_of(self.config, self.path / "config.yaml")
 
     @cached_property
     def teacher_recipe(self) -> Recipe | None:

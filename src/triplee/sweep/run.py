@@ -17,8 +17,8 @@ import filelock
 
 from triplee.engine.interrupt import stop_on_interrupt
 from triplee.engine.train import Interrupted
-from triplee.runfolder import RunFolder, read_config, read_tensors, unwritable, write_atomically
-from triplee.settings import InputError, data_root, make_recipe
+from triplee.runfolder import RunFolder, read_config, read_tensors, recipe_of, unwritable, write_atomically
+from triplee.settings import InputError, data_root
 from triplee.sweep.grid import PlannedRun
 from triplee.sweep.work import Ending, Group
 
@@ -104,7 +104,9 @@ class SweepFolder:
         for run in filter(self.is_done, runs):
             path = self.run_folder(run).path
             config = read_config(path)
-            if other := [key for key, value in make_recipe(config["recipe"]) if value != getattr(run.recipe, key)]:
+            if other := [
+                key for key, value in recipe_of(config, path / "config.yaml") if value != getattr(run.recipe, key)
+            ]:
                 raise InputError(
                     f"{path} was trained with another {', '.join(other)}: remove it, or choose another --out"
                 )
