@@ -6,6 +6,8 @@ the classifier is the Network's. A bottleneck strides in its 3×3 convolution ("
 
 from torch import Tensor, nn
 
+from triplee.nets.norm import batch_norm
+
 
 def _conv(channels_in: int, channels: int, kernel: int, stride: int = 1) -> nn.Conv2d:
     return nn.Conv2d(channels_in, channels, kernel, stride, padding=kernel // 2, bias=False)
@@ -19,17 +21,15 @@ class Block(nn.Module):
     def __init__(self, channels_in: int, channels: int, stride: int) -> None:
         super().__init__()
         channels_out = channels * self.expansion
-        self.relu = nn.ReLU(inplace=True)
         self.downsample = None
         if stride != 1 or channels_in != channels_out:
             self.downsample = nn.Sequential(_conv(channels_in, channels_out, 1, stride), nn.BatchNorm2d(channels_out))
 
-    def path(self, x: Tensor) -> Tensor:
-        raise NotImplementedError
-
-    def forward(self, x: Tensor) -> Tensor:
-        shortcut = x if self.downsample is None else self.downsample(x)
-        return self.relu(self.path(x) + shortcut)
+    def shortcut(self, x: Tensor) -> Tensor:
+        if self.downsample is None:
+            return x
+        conv, norm = self.downsample
+        return batch_norm(norm, conv(x), relu=False)  # pyright: ignore[reportArgumentType]
 
 
 class BasicBlock(Block):
@@ -40,9 +40,9 @@ class BasicBlock(Block):
         self.conv1, self.bn1 = _conv(channels_in, channels, 3, stride), nn.BatchNorm2d(channels)
         self.conv2, self.bn2 = _conv(channels, channels, 3), nn.BatchNorm2d(channels)
 
-    def path(self, x: Tensor) -> Tensor:
-        x = self.relu(self.bn1(self.conv1(x)))
-        return self.bn2(self.conv2(x))
+    def forward(self, x: Tensor) -> Tensor:
+        path = batch_norm(self.bn1, self.conv1(x))
+        return batch_norm(self.bn2, self.conv2(path), self.shortcut(x))
 
 
 class Bottleneck(Block):
@@ -54,10 +54,10 @@ class Bottleneck(Block):
         self.conv2, self.bn2 = _conv(channels, channels, 3, stride), nn.BatchNorm2d(channels)
         self.conv3, self.bn3 = _conv(channels, 4 * channels, 1), nn.BatchNorm2d(4 * channels)
 
-    def path(self, x: Tensor) -> Tensor:
-        x = self.relu(self.bn1(self.conv1(x)))
-        x = self.relu(self.bn2(self.conv2(x)))
-        return self.bn3(self.conv3(x))
+    def forward(self, x: Tensor) -> Tensor:
+        path = batch_norm(self.bn1, self.conv1(x))
+        path = batch_norm(self.bn2, self.conv2(path))
+        return batch_norm(self.bn3, self.conv3(path), self.shortcut(x))
 
 
 def _stage(block: type[Block], depth: int, channels_in: int, channels: int, stride: int) -> nn.Sequential:
@@ -73,7 +73,6 @@ class ResNet(nn.Module):
     def __init__(self, block: type[Block], depths: tuple[int, int, int, int]) -> None:
         super().__init__()
         self.conv1, self.bn1 = _conv(3, 64, 7, stride=2), nn.BatchNorm2d(64)
-        self.relu = nn.ReLU(inplace=True)
         self.maxpool = nn.MaxPool2d(3, stride=2, padding=1)
         self.layer1 = _stage(block, depths[0], 64, 64, stride=1)
         self.layer2 = _stage(block, depths[1], 64 * block.expansion, 128, stride=2)
@@ -85,7 +84,7 @@ class ResNet(nn.Module):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, images: Tensor) -> Tensor:
-        x = self.maxpool(self.relu(self.bn1(self.conv1(images))))
+        x = self.maxpool(batch_norm(self.bn1, self.conv1(images)))
         x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
         return x.mean((2, 3))
 

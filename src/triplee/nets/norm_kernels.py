@@ -1,0 +1,268 @@
+"""Batch norm in training together with what follows it, as Triton kernels: two passes forward, two backward.
+
+The sum with a shortcut and the ReLU cost no pass of their own. Whatever is added up is added in parts of the rows, and
+whoever needs the whole adds the parts: no atomics, so the same input gives the same bits. Everything is channels last.
+Axes: R rows (the pixels of all views), C channels, P parts.
+"""
+
+# Kernels are written in Triton's language, which is no Python to a type checker.
+# pyright: basic, reportMissingImports=false, reportAttributeAccessIssue=false, reportOperatorIssue=false
+# pyright: reportGeneralTypeIssues=false, reportCallIssue=false, reportIndexIssue=false, reportArgumentType=false
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor, nn
+
+WIDTH = 64  # channels of a program: a line of memory in bfloat16
+MOST_PARTS = 64
+MOST_PROGRAMS = 256  # along the rows, where nothing is added up
+
+
+@triton.jit
+def _columns(WIDTH: tl.constexpr):
+    return tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
+
+
+@triton.jit
+def _tile(start, last, C, HEIGHT: tl.constexpr, WIDTH: tl.constexpr):
+    """Offsets of a tile, and which of its rows exist."""
+    row = start + tl.arange(0, HEIGHT)
+    return row.to(tl.int64)[:, None] * C + _columns(WIDTH)[None, :], (row < last)[:, None]
+
+
+@triton.jit
+def _parts(parts, P, which, C, MOST: tl.constexpr, WIDTH: tl.constexpr):
+    """One of the two results of every part, zero past the last: (MOST, WIDTH)."""
+    part = tl.arange(0, MOST)
+    offset = (part * 2 + which)[:, None] * C + _columns(WIDTH)[None, :]
+    return tl.load(parts + offset, mask=(part < P)[:, None], other=0.0)
+
+
+@triton.jit
+def _store_parts(parts, C, first, second, WIDTH: tl.constexpr):
+    row = parts + tl.program_id(0) * 2 * C + _columns(WIDTH)
+    tl.store(row, first)
+    tl.store(row + C, second)
+
+
+@triton.jit
+def _statistics(x, parts, R, rows_each, C, HEIGHT: tl.constexpr, WIDTH: tl.constexpr):
+    """Of every part of the rows: the mean, and the sum of squared distances from it."""
+    first = tl.program_id(0) * rows_each
+    last = tl.minimum(first + rows_each, R)
+    mean, squares = tl.zeros((WIDTH,), tl.float32), tl.zeros((WIDTH,), tl.float32)
+    for start in range(first, last, HEIGHT):
+        offset, exists = _tile(start, last, C, HEIGHT, WIDTH)
+        tile = tl.load(x + offset, mask=exists, other=0.0).to(tl.float32)
+        seen, here = (start - first).to(tl.float32), tl.minimum(last - start, HEIGHT).to(tl.float32)
+        tile_mean = tl.sum(tile, 0) / here
+        off = tl.where(exists, tile - tile_mean[None, :], 0.0)
+        apart = tile_mean - mean
+        mean += apart * (here / (seen + here))
+        squares += tl.sum(off * off, 0) + apart * apart * (seen * here / (seen + here))
+    _store_parts(parts, C, mean, squares, WIDTH)
+
+
+@triton.jit
+def _normalise(
+    x,
+    shortcut,
+    y,
+    parts,
+    kept,
+    weight,
+    bias,
+    running_mean,
+    running_var,
+    batches,
+    R,
+    rows_of_part,
+    P,
+    rows_each,
+    C,
+    momentum,
+    eps,
+    SHORTCUT: tl.constexpr,
+    RELU: tl.constexpr,
+    MOST: tl.constexpr,
+    HEIGHT: tl.constexpr,
+    WIDTH: tl.constexpr,
+):
+    """The outputs; the first program of each column also keeps mean and 1/deviation, and the running statistics."""
+    column, part = _columns(WIDTH), tl.arange(0, MOST)
+    size = tl.minimum(tl.maximum(R - part * rows_of_part, 0), rows_of_part).to(tl.float32)[:, None]
+    means, squares = _parts(parts, P, 0, C, MOST, WIDTH), _parts(parts, P, 1, C, MOST, WIDTH)
+    mean = tl.sum(means * size, 0) / R
+    off = means - mean[None, :]
+    variance = (tl.sum(squares, 0) + tl.sum(off * off * size, 0)) / R
+    inverse = 1.0 / tl.sqrt(variance + eps)
+    if tl.program_id(0) == 0:
+        tl.store(kept + column, mean)
+        tl.store(kept + C + column, inverse)
+        old_mean, old_var = tl.load(running_mean + column), tl.load(running_var + column)
+        tl.store(running_mean + column, old_mean + momentum * (mean - old_mean))
+        tl.store(running_var + column, old_var + momentum * (variance * (R / (R - 1.0)) - old_var))
+        if tl.program_id(1) == 0:
+            tl.store(batches, tl.load(batches) + 1)
+    scale, shift = tl.load(weight + column) * inverse, tl.load(bias + column)
+    first = tl.program_id(0) * rows_each
+    last = tl.minimum(first + rows_each, R)
+    for start in range(first, last, HEIGHT):
+        offset, exists = _tile(start, last, C, HEIGHT, WIDTH)
+        tile = tl.load(x + offset, mask=exists, other=0.0).to(tl.float32)
+        out = (tile - mean[None, :]) * scale[None, :] + shift[None, :]
+        if SHORTCUT:
+            out += tl.load(shortcut + offset, mask=exists, other=0.0).to(tl.float32)
+        if RELU:
+            out = tl.where(out < 0, 0.0, out)  # a NaN goes through: it must reach the loss, where it is noticed
+        tl.store(y + offset, out.to(y.dtype.element_ty), mask=exists)
+
+
+@triton.jit
+def _gradient_sums(
+    dy,
+    y,
+    x,
+    kept,
+    parts,
+    d_shortcut,
+    R,
+    rows_each,
+    C,
+    SHORTCUT: tl.constexpr,
+    RELU: tl.constexpr,
+    HEIGHT: tl.constexpr,
+    WIDTH: tl.constexpr,
+):
+    """Of every part of the rows: the gradients of bias and weight. That of the shortcut is done here."""
+    column = _columns(WIDTH)
+    mean, inverse = tl.load(kept + column), tl.load(kept + C + column)
+    of_bias, of_weight = tl.zeros((WIDTH,), tl.float32), tl.zeros((WIDTH,), tl.float32)
+    first = tl.program_id(0) * rows_each
+    last = tl.minimum(first + rows_each, R)
+    for start in range(first, last, HEIGHT):
+        offset, exists = _tile(start, last, C, HEIGHT, WIDTH)
+        gradient = tl.load(dy + offset, mask=exists, other=0.0).to(tl.float32)
+        if RELU:
+            gradient = tl.where(tl.load(y + offset, mask=exists, other=0.0).to(tl.float32) > 0, gradient, 0.0)
+        if SHORTCUT:
+            tl.store(d_shortcut + offset, gradient.to(d_shortcut.dtype.element_ty), mask=exists)
+        tile = tl.load(x + offset, mask=exists, other=0.0).to(tl.float32)
+        of_bias += tl.sum(gradient, 0)
+        of_weight += tl.sum(gradient * (tile - mean[None, :]) * inverse[None, :], 0)
+    _store_parts(parts, C, of_bias, of_weight, WIDTH)
+
+
+@triton.jit
+def _gradients(
+    dy,
+    y,
+    x,
+    kept,
+    parts,
+    weight,
+    dx,
+    d_weight,
+    d_bias,
+    R,
+    P,
+    rows_each,
+    C,
+    RELU: tl.constexpr,
+    MOST: tl.constexpr,
+    HEIGHT: tl.constexpr,
+    WIDTH: tl.constexpr,
+):
+    """The gradient of the input; the first program of each column writes those of weight and bias."""
+    column = _columns(WIDTH)
+    of_bias = tl.sum(_parts(parts, P, 0, C, MOST, WIDTH), 0)
+    of_weight = tl.sum(_parts(parts, P, 1, C, MOST, WIDTH), 0)
+    if tl.program_id(0) == 0:
+        tl.store(d_bias + column, of_bias)
+        tl.store(d_weight + column, of_weight)
+    mean, inverse = tl.load(kept + column), tl.load(kept + C + column)
+    scale, along, constant = tl.load(weight + column) * inverse, of_weight * inverse / R, of_bias / R
+    first = tl.program_id(0) * rows_each
+    last = tl.minimum(first + rows_each, R)
+    for start in range(first, last, HEIGHT):
+        offset, exists = _tile(start, last, C, HEIGHT, WIDTH)
+        gradient = tl.load(dy + offset, mask=exists, other=0.0).to(tl.float32)
+        if RELU:
+            gradient = tl.where(tl.load(y + offset, mask=exists, other=0.0).to(tl.float32) > 0, gradient, 0.0)
+        tile = tl.load(x + offset, mask=exists, other=0.0).to(tl.float32)
+        gradient -= constant[None, :] + (tile - mean[None, :]) * along[None, :]
+        tl.store(dx + offset, (gradient * scale[None, :]).to(dx.dtype.element_ty), mask=exists)
+
+
+class _Cut:
+    """How rows and channels are shared among programs."""
+
+    def __init__(self, x: Tensor) -> None:
+        self.C = x.shape[1]
+        self.R = x.numel() // self.C
+        self.height = 128 if self.R >= 128 * MOST_PARTS else 32
+        self.rows_of_part, self.P = self._share(MOST_PARTS)
+        self.rows_each, programs = self._share(MOST_PROGRAMS)
+        self.by_part, self.by_program = (self.P, self.C // WIDTH), (programs, self.C // WIDTH)
+        self.options = {"HEIGHT": self.height, "WIDTH": WIDTH, "num_warps": 8 if self.height == 128 else 4}
+
+    def _share(self, most: int) -> tuple[int, int]:
+        """Rows of a program, and how many programs that makes."""
+        rows = triton.cdiv(triton.cdiv(self.R, most), self.height) * self.height
+        return rows, triton.cdiv(self.R, rows)
+
+    def parts(self, x: Tensor) -> Tensor:
+        return torch.empty(self.P, 2, self.C, device=x.device)
+
+
+class BatchNorm(torch.autograd.Function):
+    """relu(norm(x) + shortcut), either of which may be left out; as nn.BatchNorm2d in training, statistics and all."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, shortcut: Tensor | None, weight: Tensor, bias: Tensor, norm: nn.BatchNorm2d, relu: bool
+    ) -> Tensor:
+        x = x.contiguous(memory_format=torch.channels_last)
+        if shortcut is not None:
+            shortcut = shortcut.to(x.dtype).contiguous(memory_format=torch.channels_last)
+        cut, y = _Cut(x), torch.empty_like(x)
+        parts, kept = cut.parts(x), torch.empty(2, cut.C, device=x.device)
+        _statistics[cut.by_part](x, parts, cut.R, cut.rows_of_part, cut.C, **cut.options)
+        _normalise[cut.by_program](
+            *(x, x if shortcut is None else shortcut, y, parts, kept, weight, bias),
+            *(norm.running_mean, norm.running_var, norm.num_batches_tracked),
+            *(cut.R, cut.rows_of_part, cut.P, cut.rows_each, cut.C, norm.momentum, norm.eps),
+            SHORTCUT=shortcut is not None,
+            RELU=relu,
+            MOST=MOST_PARTS,
+            **cut.options,
+        )
+        ctx.save_for_backward(x, y if relu else x, kept, weight)
+        ctx.has_shortcut, ctx.relu = shortcut is not None, relu
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        x, y, kept, weight = ctx.saved_tensors
+        dy = dy.contiguous(memory_format=torch.channels_last)
+        cut, dx = _Cut(x), torch.empty_like(x)
+        parts, d_weight, d_bias = cut.parts(x), torch.empty_like(weight), torch.empty_like(weight)
+        d_shortcut = torch.empty_like(x) if ctx.has_shortcut else None
+        _gradient_sums[cut.by_part](
+            *(dy, y, x, kept, parts, x if d_shortcut is None else d_shortcut, cut.R, cut.rows_of_part, cut.C),
+            SHORTCUT=ctx.has_shortcut,
+            RELU=ctx.relu,
+            **cut.options,
+        )
+        # Past the ReLU already where there is a shortcut.
+        gradient, relu = (dy, ctx.relu) if d_shortcut is None else (d_shortcut, False)
+        _gradients[cut.by_program](
+            *(gradient, y, x, kept, parts, weight, dx, d_weight, d_bias, cut.R, cut.P, cut.rows_each, cut.C),
+            RELU=relu,
+            MOST=MOST_PARTS,
+            **cut.options,
+        )
+        return dx, d_shortcut, d_weight, d_bias, None, None
