@@ -3,11 +3,16 @@
 Comes in: what the member is told by its spec, and uint8 views with labels; goes out: the two losses of the step.
 """
 
+import copy
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from triplee.engine.epoch import MemberSpec
 from triplee.engine.losses import replay_loss
+from triplee.nets.network import Network
+
+copy_all = torch._foreach_copy_  # pyright: ignore[reportPrivateImportUsage]
 
 
 class Member:
@@ -19,16 +24,27 @@ class Member:
         self.parameters = [p for p in self.network.parameters() if p.requires_grad]
         self.momenta = [torch.zeros_like(p) for p in self.parameters]
         self.rate = torch.tensor(spec.recipe.lr, device=device)  # on the device, where a captured graph reads it
+        twins = {}
+        self.trained = self.network
+        if precision == "bfloat16":
+            self.trained, twins = _rounded_twin(self.network)
+        self.leaves = [twins.get(p, p) for p in self.parameters]  # where gradients arrive
+        self.rounded = [k for k, p in enumerate(self.parameters) if p in twins]
 
     def step(self, views_u8: Tensor, labels: Tensor) -> Tensor:
         """Train on one batch; gives cross-entropy and contrast, still on the device."""
         recipe = self.spec.recipe
-        loss = replay_loss(self.network, views_u8, labels, recipe, self._autocast())
+        if self.rounded:
+            with torch.no_grad():
+                copy_all([self.leaves[k] for k in self.rounded], [self.parameters[k] for k in self.rounded])
+        loss = replay_loss(self.trained, views_u8, labels, recipe, self._autocast())
         loss.total.backward()
-        used = [(p, p.grad, m) for p, m in zip(self.parameters, self.momenta, strict=True) if p.grad is not None]
+        gradients = self._take_gradients()
         # What torch.optim.SGD(fused=True) calls: one pass over all weights, on either kind of device.
         torch._fused_sgd_(  # pyright: ignore[reportPrivateImportUsage]
-            *map(list, zip(*used, strict=True)),
+            [self.parameters[k] for k in gradients],
+            list(gradients.values()),
+            [self.momenta[k] for k in gradients],
             weight_decay=recipe.weight_decay,
             momentum=recipe.momentum,
             lr=self.rate,
@@ -37,9 +53,18 @@ class Member:
             maximize=False,
             is_first_step=False,
         )
-        for parameter in self.parameters:
-            parameter.grad = None  # at once: members that take turns on a stream share this memory
         return torch.stack([loss.cross_entropy, loss.contrast]).detach()
+
+    def _take_gradients(self) -> dict[int, Tensor]:
+        """Of the parameters that took part, by number, in float32; members that take turns on a stream share memory."""
+        gradients = {k: leaf.grad for k, leaf in enumerate(self.leaves) if leaf.grad is not None}
+        for leaf in self.leaves:
+            leaf.grad = None
+        rounded = [k for k in self.rounded if k in gradients]
+        exact = [torch.empty_like(self.parameters[k]) for k in rounded]
+        if rounded:
+            copy_all(exact, [gradients[k] for k in rounded])
+        return {**gradients, **dict(zip(rounded, exact, strict=True))}
 
     @torch.inference_mode()
     def predict(self, images_u8: Tensor) -> Tensor:
@@ -61,3 +86,19 @@ class Member:
         self.network.load_state_dict(weights)
         for name, momentum in self.tensors()[1].items():
             momentum.copy_(momenta[name]) if name in momenta else momentum.zero_()
+
+
+def _rounded_twin(network: Network) -> tuple[Network, dict[nn.Parameter, nn.Parameter]]:
+    """A network that shares all with another but the weights that autocast rounds, and whose rounded ones they are.
+
+    Autocast would round them one by one in every step, and widen each one's gradient; in lists that is one pass each.
+    """
+    twin, rounded = copy.deepcopy(network), {}
+    for module, other in zip(network.modules(), twin.modules(), strict=True):
+        if type(module) in (nn.Conv2d, nn.Linear):  # no kind of them that works on its weights first
+            for name, parameter in module.named_parameters(recurse=False):
+                rounded[parameter] = nn.Parameter(parameter.detach().bfloat16())
+                setattr(other, name, rounded[parameter])
+        else:
+            other._parameters, other._buffers = module._parameters, module._buffers
+    return twin, rounded
