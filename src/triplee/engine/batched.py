@@ -5,17 +5,15 @@ so unequal epochs cost nothing. Axes: M members, V views.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib.util import find_spec
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from triplee.augment.style import StyleTable
-from triplee.engine.epoch import MemberSpec, Share
+from triplee.engine.epoch import MemberSpec, Resident, Share
 from triplee.engine.gpu import Chunk, GpuMembers, free_bytes
-from triplee.engine.windows import Windows
 
 EVALUATE_BYTES = 256 << 20  # of the first layer's outputs
 MOST_VIEWS = 128  # more do not fit the registers of a program, and keep a GPU busy without a stack
@@ -38,26 +36,18 @@ def slot_bytes(spec: MemberSpec) -> int:
 
 
 class BatchedMembers(GpuMembers):
-    def __init__(
-        self,
-        specs: dict[int, MemberSpec],
-        images: Tensor | Windows,
-        labels_N: np.ndarray,
-        device: torch.device,
-        precision: str,
-        styles: Mapping[int, StyleTable],
-    ) -> None:
+    def __init__(self, specs: dict[int, MemberSpec], resident: Resident) -> None:
         from triplee.nets.digit_stack import DigitStack  # needs Triton
 
-        super().__init__(specs, images, labels_N, device, styles)
+        super().__init__(specs, resident)
         networks = [spec.build() for spec in specs.values()]
         first = next(iter(specs.values()))
-        slots = max(1, free_bytes(device) // slot_bytes(first))
+        slots = max(1, free_bytes(self.device) // slot_bytes(first))
         if slots < len(specs):
             self.note = f"{len(specs)} members, {slots} at a time: the GPU's memory holds no more"
         size, views = first.recipe.image_size, first.views_per_step
-        self.stack = DigitStack(networks, size, views, torch.bfloat16, device, slots)
-        self.stream = torch.cuda.Stream(device)
+        self.stack = DigitStack(networks, size, views, torch.bfloat16, self.device, slots)
+        self.stream = torch.cuda.Stream(self.device)
         self.graphs: dict[int, torch.cuda.CUDAGraph] = {}
 
     def begin_epoch(self, shares: dict[int, Share]) -> None:
@@ -122,7 +112,7 @@ class BatchedMembers(GpuMembers):
         outputs = []
         for part in torch.from_numpy(index_N).to(self.device).split(batch):
             images, index = self.images, part
-            if isinstance(images, Windows):
+            if not isinstance(images, Tensor):
                 images, index = images[part], torch.arange(len(part), device=self.device)
             outputs.append(self.stack.predict(places, images, index).softmax(2))
         return torch.cat(outputs, 1)

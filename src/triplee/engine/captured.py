@@ -7,18 +7,16 @@ stream with memory of its own for activations; members of one lane take turns. A
 import gc
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from triplee.augment.style import StyleTable
-from triplee.engine.epoch import MemberSpec, Share
+from triplee.engine.epoch import MemberSpec, Resident, Share
 from triplee.engine.gpu import Chunk, GpuMembers, free_bytes
 from triplee.engine.member import Member
-from triplee.engine.windows import Windows
 
 MOST_LANES = 12
 EVALUATE_BYTES = 64 << 20
@@ -26,18 +24,10 @@ WARM_UP = 3  # steps
 
 
 class CapturedMembers(GpuMembers):
-    def __init__(
-        self,
-        specs: dict[int, MemberSpec],
-        images: Tensor | Windows,
-        labels_N: np.ndarray,
-        device: torch.device,
-        precision: str,
-        styles: Mapping[int, StyleTable],
-    ) -> None:
-        super().__init__(specs, images, labels_N, device, styles)
-        self.members = {k: Member(spec, device, precision) for k, spec in specs.items()}
-        self.rows = {k: torch.zeros(1, dtype=torch.int64, device=device) for k in specs}
+    def __init__(self, specs: dict[int, MemberSpec], resident: Resident) -> None:
+        super().__init__(specs, resident)
+        self.members = {k: Member(spec, self.device, resident.precision) for k, spec in specs.items()}
+        self.rows = {k: torch.zeros(1, dtype=torch.int64, device=self.device) for k in specs}
         self.graphs: dict[tuple[int, int], torch.cuda.CUDAGraph] = {}
         self._make_lanes(-(-len(specs) // -(-len(specs) // MOST_LANES)))
 

@@ -4,13 +4,15 @@ A member is told by its recipe, seed, number and training indices, never by its 
 Axes: M members, N images, V views.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from triplee.augment import Draw, draw_views
+from triplee.augment.style import Images, StyleTable
 from triplee.nets.network import Network, build_network
 from triplee.nets.stylizer import Stylizer
 from triplee.plan import EpochPlan, plan_epoch
@@ -43,6 +45,17 @@ class MemberSpec:
         network = build_network(self.recipe, self.num_classes, self.seed, self.index)
         network.set_statistics_window(self.recipe.epochs * self.plan(0).num_steps)
         return network
+
+
+@dataclass(frozen=True)
+class Resident:
+    """What lies ready for all members of a stack, where, and in which precision they compute."""
+
+    images: Images
+    labels_N: np.ndarray
+    device: torch.device
+    precision: str
+    styles: Mapping[int, StyleTable]  # of the members whose views may be restyled
 
 
 @dataclass(frozen=True)

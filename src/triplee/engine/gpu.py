@@ -12,13 +12,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from triplee.augment import Draw, apply_draw
 from triplee.augment.style import StyleTable
-from triplee.engine.epoch import EpochProgress, Share
+from triplee.engine.epoch import EpochProgress, Resident, Share
 from triplee.engine.member import MemberSpec
-from triplee.engine.windows import Windows
 from triplee.settings import InputError
 
 if TYPE_CHECKING:
@@ -30,26 +28,19 @@ SHARE_OF_MEMORY = 1 / 16  # where that would be too much of a small GPU
 MOST_STEPS = 1024
 
 
-def make_executors(
-    specs: Mapping[int, MemberSpec],
-    images: Tensor | Windows,
-    labels_N: np.ndarray,
-    device: torch.device,
-    precision: str,
-    styles: Mapping[int, StyleTable],
-) -> "dict[int, Executor]":
+def make_executors(specs: Mapping[int, MemberSpec], resident: Resident) -> "dict[int, Executor]":
     """Who trains which member: members that fit together are batched, the others are captured one by one."""
     from triplee.engine.batched import BatchedMembers, batch_key
     from triplee.engine.captured import CapturedMembers
 
     groups: dict[object, list[int]] = {}
     for k, spec in specs.items():
-        groups.setdefault(batch_key(spec, precision), []).append(k)
+        groups.setdefault(batch_key(spec, resident.precision), []).append(k)
     executors: dict[int, Executor] = {}
     for key, members in groups.items():
         kind = CapturedMembers if key is None else BatchedMembers
         own = {k: specs[k] for k in members}
-        executors |= dict.fromkeys(members, kind(own, images, labels_N, device, precision, styles))
+        executors |= dict.fromkeys(members, kind(own, resident))
     return executors
 
 
@@ -76,30 +67,25 @@ class GpuMembers:
     note = ""
     capture_seconds = 0.0
 
-    def __init__(
-        self,
-        specs: dict[int, MemberSpec],
-        images: Tensor | Windows,
-        labels_N: np.ndarray,
-        device: torch.device,
-        styles: Mapping[int, StyleTable],
-    ) -> None:
-        self.specs, self.images, self.labels_N, self.device = specs, images, labels_N, device
-        self.styles = styles
+    def __init__(self, specs: dict[int, MemberSpec], resident: Resident) -> None:
+        self.specs, self.images, self.device = specs, resident.images, resident.device
+        self.labels_N, self.styles = resident.labels_N, resident.styles
         self.place = {k: place for place, k in enumerate(specs)}  # a member's column in the tables
-        self.feeding = torch.cuda.Stream(device)
+        self.feeding = torch.cuda.Stream(self.device)
         self.views_M = [spec.views_per_step for spec in specs.values()]
-        image_bytes = math.prod(images.shape[1:])
-        chunk_bytes = min(CHUNK_BYTES, int(SHARE_OF_MEMORY * torch.cuda.get_device_properties(device).total_memory))
+        image_bytes = math.prod(self.images.shape[1:])
+        chunk_bytes = min(
+            CHUNK_BYTES, int(SHARE_OF_MEMORY * torch.cuda.get_device_properties(self.device).total_memory)
+        )
         self.steps_at_once = max(1, min(MOST_STEPS, chunk_bytes // (sum(self.views_M) * image_bytes)))
         self.spare_row = 2 * self.steps_at_once  # for steps that only warm up
         rows, columns, most_views = self.spare_row + 1, len(specs), max(self.views_M)
         self.half_views = self.steps_at_once * sum(self.views_M)
-        self.views = torch.zeros((2 * self.half_views, *images.shape[1:]), dtype=torch.uint8, device=device)
-        self.index = torch.zeros(rows, columns, most_views, dtype=torch.int64, device=device)
+        self.views = torch.zeros((2 * self.half_views, *self.images.shape[1:]), dtype=torch.uint8, device=self.device)
+        self.index = torch.zeros(rows, columns, most_views, dtype=torch.int64, device=self.device)
         self.labels = torch.zeros_like(self.index)
-        self.counts = torch.tensor(self.views_M, dtype=torch.int32, device=device).repeat(rows, 1)
-        self.losses = torch.zeros(rows, columns, 2, device=device)
+        self.counts = torch.tensor(self.views_M, dtype=torch.int32, device=self.device).repeat(rows, 1)
+        self.losses = torch.zeros(rows, columns, 2, device=self.device)
 
     def begin_epoch(self, shares: dict[int, Share]) -> None:
         """Set the learning rates."""

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from triplee.augment.style import StyleTable
 from triplee.data.pool import MappedImages
-from triplee.engine.epoch import EpochProgress, MemberSpec, Share
+from triplee.engine.epoch import EpochProgress, MemberSpec, Resident, Share
 from triplee.engine.threads import ThreadedMembers
 from triplee.engine.windows import Windows, place_images
 from triplee.settings import Recipe
@@ -82,16 +82,16 @@ class Stack:
         self.specs, self.device = list(specs), device
         images = place_images(images_NCHW, device)
         styles = _style_tables(self.specs, images, precision)
-        told = (images, labels_N, device, precision, styles)
+        resident = Resident(images, labels_N, device, precision, styles)
         self.executors: dict[int, Executor] = {}
         # A student waits for its teacher at every step, so it trains eagerly wherever it is.
         eager = {k: spec for k, spec in enumerate(self.specs) if device.type == "cpu" or spec.teacher}
         if eager:
-            self.executors |= dict.fromkeys(eager, ThreadedMembers(eager, *told))
+            self.executors |= dict.fromkeys(eager, ThreadedMembers(eager, resident))
         if others := {k: spec for k, spec in enumerate(self.specs) if k not in eager}:
             from triplee.engine.gpu import make_executors  # needs a GPU, and Triton where there is one
 
-            self.executors |= make_executors(others, *told)
+            self.executors |= make_executors(others, resident)
         self._drawing = ThreadPoolExecutor(1, "draw")
         self._drawn: dict[tuple[int, int], Future[Share]] = {}
         self._seconds = {"build": time.perf_counter() - started, "train": 0.0, "evaluate": 0.0}

@@ -15,10 +15,8 @@ import torch
 from torch import Tensor
 
 from triplee.augment import apply_draw
-from triplee.augment.style import StyleTable
-from triplee.engine.epoch import EpochProgress, MemberSpec, Share
+from triplee.engine.epoch import EpochProgress, MemberSpec, Resident, Share
 from triplee.engine.member import Member
-from triplee.engine.windows import Windows
 
 # Pixels augmented at once: enough views to spread each op's fixed cost, few enough to stay in cache and in step.
 AUGMENT_BYTES = 2 << 20
@@ -29,18 +27,11 @@ class ThreadedMembers:
     note = ""
     capture_seconds = 0.0
 
-    def __init__(
-        self,
-        specs: Mapping[int, MemberSpec],
-        images_NCHW: Tensor | Windows,
-        labels_N: np.ndarray,
-        device: torch.device,
-        precision: str,
-        styles: Mapping[int, StyleTable],
-    ) -> None:
-        self.images_NCHW, self.labels_N, self.styles = images_NCHW, torch.from_numpy(labels_N), styles
-        self.image_bytes = math.prod(images_NCHW.shape[1:])
-        self.members = {k: Member(spec, device, precision) for k, spec in specs.items()}
+    def __init__(self, specs: Mapping[int, MemberSpec], resident: Resident) -> None:
+        self.images, self.labels_N = resident.images, torch.from_numpy(resident.labels_N)
+        self.styles = resident.styles
+        self.image_bytes = math.prod(self.images.shape[1:])
+        self.members = {k: Member(spec, resident.device, resident.precision) for k, spec in specs.items()}
 
     def train_epoch(self, shares: dict[int, Share], progress: EpochProgress, after_steps: Callable[[], bool]) -> None:
         stopping, one_at_a_time = threading.Event(), threading.Lock()
@@ -71,7 +62,7 @@ class ThreadedMembers:
         steps_at_once = AUGMENT_BYTES // (member.spec.views_per_step * self.image_bytes)
         bounds = share.bounds[first : first + max(1, steps_at_once) + 1]
         index_V = share.index_V[bounds[0] : bounds[-1]]
-        views = apply_draw(self.images_NCHW, index_V, share.draw[bounds[0] : bounds[-1]], self.styles.get(k))
+        views = apply_draw(self.images, index_V, share.draw[bounds[0] : bounds[-1]], self.styles.get(k))
         labels = self.labels_N[torch.from_numpy(index_V)]
         losses, teacher = [], member.spec.teacher
         for start, stop in zip((bounds - bounds[0])[:-1], (bounds - bounds[0])[1:], strict=True):
@@ -88,7 +79,7 @@ class ThreadedMembers:
             self.members[k].network.eval()
             batch = max(1, EVALUATE_BYTES // self.image_bytes)
             index = torch.from_numpy(index_N)
-            outputs[k] = torch.cat([self.members[k].predict(self.images_NCHW[part]) for part in index.split(batch)])
+            outputs[k] = torch.cat([self.members[k].predict(self.images[part]) for part in index.split(batch)])
             return True
 
         self._side_by_side(predict, members)
