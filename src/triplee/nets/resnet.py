@@ -6,7 +6,7 @@ the classifier is the Network's. A bottleneck strides in its 3×3 convolution ("
 
 from torch import Tensor, nn
 
-from triplee.nets.norm import batch_norm
+from triplee.nets.fused import batch_norm, max_pool
 
 
 def _conv(channels_in: int, channels: int, kernel: int, stride: int = 1) -> nn.Conv2d:
@@ -73,7 +73,6 @@ class ResNet(nn.Module):
     def __init__(self, block: type[Block], depths: tuple[int, int, int, int]) -> None:
         super().__init__()
         self.conv1, self.bn1 = _conv(3, 64, 7, stride=2), nn.BatchNorm2d(64)
-        self.maxpool = nn.MaxPool2d(3, stride=2, padding=1)
         self.layer1 = _stage(block, depths[0], 64, 64, stride=1)
         self.layer2 = _stage(block, depths[1], 64 * block.expansion, 128, stride=2)
         self.layer3 = _stage(block, depths[2], 128 * block.expansion, 256, stride=2)
@@ -84,7 +83,7 @@ class ResNet(nn.Module):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, images: Tensor) -> Tensor:
-        x = self.maxpool(batch_norm(self.bn1, self.conv1(images)))
+        x = max_pool(batch_norm(self.bn1, self.conv1(images)))
         x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
         return x.mean((2, 3))
 

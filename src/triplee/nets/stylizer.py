@@ -70,7 +70,7 @@ class ResNetEncoder(Encoder):
     def __init__(self, backbone: ResNet) -> None:
         stages = [
             nn.Sequential(backbone.conv1, backbone.bn1, nn.ReLU()),
-            nn.Sequential(backbone.maxpool, backbone.layer1),
+            nn.Sequential(nn.MaxPool2d(3, stride=2, padding=1), backbone.layer1),
         ]
         super().__init__(stages, backbone.mean, backbone.std)
         self.decoder_widths = (backbone.num_features // 8, 64, 0, 32, 0, 16, 3)
