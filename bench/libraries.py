@@ -42,7 +42,7 @@ def torchvision_views(images: Tensor, batch: Tensor) -> Callable[[], Tensor]:
             lambda: F.autocontrast(image),
             lambda: F.equalize(image),
             lambda: F.rotate(image, degrees),
-            lambda: F.solarize(image, threshold),
+            lambda: F.solarize(image, min(threshold, 255)),
             lambda: F.adjust_saturation(image, factor),
             lambda: F.posterize(image, bits),
             lambda: F.adjust_contrast(image, factor),

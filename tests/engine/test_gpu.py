@@ -265,29 +265,28 @@ def test_two_stacks_in_one_process(small_32: Pool, values: dict) -> None:
 def test_too_little_memory_means_fewer_streams(small_32: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Six members on six streams do not fit: the stack says so and trains on fewer, to the same losses."""
     specs = make_specs(small_32, members=6, **{**CAPTURED, "batch_size": 32, "replay": 8, "ensemble": "whole"})
-    roomy = make_stack(small_32, specs)
-    without_graphs = torch.cuda.memory_reserved()
-    expected = train(roomy, 1)[0]
-    graphs = torch.cuda.memory_reserved() - without_graphs
-    assert roomy.note == ""
-    del roomy
-    gc.collect()
-    torch.cuda.empty_cache()
+
+    def train_six(allowed: int | None = None) -> tuple[str, list[float], int]:
+        """The stack's note, its losses and the bytes it took at most; `allowed`: how many it may."""
+        gc.collect()
+        torch.cuda.empty_cache()
+        before, total = torch.cuda.memory_reserved(), torch.cuda.get_device_properties(0).total_memory
+        if allowed is not None:
+            torch.cuda.set_per_process_memory_fraction((before + allowed) / total)
+        stack = make_stack(small_32, specs)
+        losses = train(stack, 1)[0].cross_entropy
+        return stack.note, losses, torch.cuda.max_memory_reserved() - before
+
+    note, expected, on_six = train_six()
+    assert note == ""
     with monkeypatch.context() as patch:  # known beforehand
-        patch.setattr(captured, "free_bytes", lambda device: graphs // 2)
-        tight = make_stack(small_32, specs)
-        progress = train(tight, 1)[0]
-        assert "streams" in tight.note
-        np.testing.assert_allclose(progress.cross_entropy, expected.cross_entropy, rtol=5e-2)
-        del tight
-    gc.collect()
-    torch.cuda.empty_cache()
-    allowed = torch.cuda.memory_reserved() + without_graphs + graphs // 2  # and met on the way
-    torch.cuda.set_per_process_memory_fraction(allowed / torch.cuda.get_device_properties(0).total_memory)
-    surprised = make_stack(small_32, specs)
-    progress = train(surprised, 1)[0]
-    assert "streams" in surprised.note
-    np.testing.assert_allclose(progress.cross_entropy, expected.cross_entropy, rtol=5e-2)
+        patch.setattr(captured, "free_bytes", lambda device: 0)
+        note, losses, on_one = train_six()
+        assert "6 members on 1 streams" in note
+        np.testing.assert_allclose(losses, expected, rtol=5e-2)
+    note, losses, _ = train_six(allowed=(on_one + on_six) // 2)  # met on the way
+    assert "streams" in note
+    np.testing.assert_allclose(losses, expected, rtol=5e-2)
 
 
 def test_a_step_that_does_not_fit_is_one_clear_line(small_32: Pool) -> None:
