@@ -43,7 +43,10 @@ OWN = {
     **dict.fromkeys(("forward", "first_forward"), "convolution forward"),
     **dict.fromkeys(("backward_weights", "first_weights"), "weight gradient"),
     **dict.fromkeys(("linear_forward", "linear_inputs", "linear_weights"), "matrix products"),
-    **dict.fromkeys(("norm_forward", "norm_backward"), "norm"),
+    **dict.fromkeys(
+        ("norm_forward", "norm_backward", "_statistics", "_normalise", "_gradient_sums", "_gradients"), "norm"
+    ),
+    **dict.fromkeys(("_forward", "_backward"), "pooling"),
     **{"backward_inputs": "input gradient", "losses": "losses", "update": "update"},
 }
 

@@ -81,11 +81,11 @@ class Recipe(BaseModel):
     batch_size: int = Field(default=4, ge=1, le=65536, description="b: samples per batch")
     replay: int = Field(default=4, ge=1, le=1024, description="r: views per sample")
     members: int = Field(default=3, ge=1, le=1024, description="m: networks in the ensemble")
-    lr: float = Field(default=0.002, gt=0)
+    lr: float = Field(default=0.003, gt=0)
     lr_step: int = Field(default=30, ge=1, description="epochs between two decays")
     lr_gamma: float = Field(default=0.5, gt=0, le=1)
     momentum: float = Field(default=0.9, ge=0, lt=1)
-    weight_decay: float = Field(default=5e-4, ge=0)
+    weight_decay: float = Field(default=1e-3, ge=0)
     supcon_weight: float = Field(default=1.0, ge=0, description="weight of the supervised contrast; 0 leaves it out")
     temperature: float = Field(default=0.07, gt=0)
     augment: Literal["none", "vanilla", "standard", "esaug"] = "esaug"

@@ -158,7 +158,7 @@ class RunState:
 
     def finish_epoch(self, progress: EpochProgress, pool: Pool, outputs_MNC: Tensor) -> dict[str, Any]:
         """Measure the epoch, keep its weights if they are the best so far, and turn to the next; gives its row."""
-        row = self._measure(progress, pool, outputs_MNC.cpu())
+        row = self._measure(progress, pool, self.stack.fetch(outputs_MNC))
         self.rows.append(row)
         if best_epoch(self.rows, self.run.recipe.selection) == row["epoch"]:
             self.best_epoch = row["epoch"]

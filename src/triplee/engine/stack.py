@@ -158,7 +158,7 @@ class Stack:
         return {k: drawn[k, epoch].result() for k, epoch in sorted(wanted)}
 
     def probabilities(self, members: Sequence[int], index_N: np.ndarray) -> Tensor:
-        """Softmax outputs (M, N, num_classes) of some members on clean images; a GPU may still be at it."""
+        """Softmax outputs (M, N, num_classes) of some members on clean images; a GPU may be at it until `fetch`."""
         started = time.perf_counter()
         outputs: dict[int, Tensor] = {}
         for executor in dict.fromkeys(self.executors[k] for k in members):
@@ -166,6 +166,13 @@ class Stack:
             outputs.update(zip(own, executor.probabilities(own, index_N), strict=True))
         self._seconds["evaluate"] += time.perf_counter() - started
         return torch.stack([outputs[k] for k in members])
+
+    def fetch(self, outputs: Tensor) -> Tensor:
+        """Outputs on the host, once they are there: the other half of evaluating."""
+        started = time.perf_counter()
+        on_host = outputs.cpu()
+        self._seconds["evaluate"] += time.perf_counter() - started
+        return on_host
 
     def member_weights(self, member: int) -> dict[str, Tensor]:
         """A member's network as a state dict."""
