@@ -10,7 +10,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from PIL import Image
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, RandomSampler, Subset
 
 from measuring import DEVICE
@@ -76,12 +76,24 @@ def pillow_batches(
     )
 
 
+def torchvision_backbone(name: str) -> nn.Module:
+    """A ResNet up to its features."""
+    import torchvision  # pyright: ignore[reportMissingImports]
+
+    backbone = torchvision.models.get_model(name, weights=None)
+    backbone.fc = nn.Identity()
+    return backbone
+
+
 def usual_loop(
     batches: Iterator[tuple[Tensor, Tensor]], recipe: Recipe, num_classes: int, steps: int, bfloat16: bool
 ) -> Callable[[], None]:
     """Eager steps as most people write them; `bfloat16`: as those do who care, autocast and channels-last."""
     memory_format = torch.channels_last if bfloat16 else torch.contiguous_format
-    network = build_network(recipe, num_classes, 0, 0).to(DEVICE, memory_format=memory_format)  # pyright: ignore[reportCallIssue]
+    network = build_network(recipe, num_classes, 0, 0)
+    if recipe.backbone.startswith("resnet"):
+        network.backbone = torchvision_backbone(recipe.backbone)  # pyright: ignore[reportAttributeAccessIssue]  # not with our kernels
+    network = network.to(DEVICE, memory_format=memory_format)  # pyright: ignore[reportCallIssue]
     optimizer = torch.optim.SGD(network.parameters(), recipe.lr, recipe.momentum, weight_decay=recipe.weight_decay)
     contrast = SupConLoss(recipe.temperature)
 

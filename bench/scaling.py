@@ -16,7 +16,7 @@ from triplee.engine.epoch import EpochProgress, MemberSpec
 from triplee.engine.stack import Stack, native_precision
 from triplee.settings import Recipe, make_recipe
 
-STEPS, ROUNDS = (200, 5) if DEVICE.type == "cuda" else (40, 5)
+STEPS, ROUNDS = (1200, 5) if DEVICE.type == "cuda" else (40, 5)
 GPU_BASE = {"images": 10_000, "members": 12, "pixels": 32, "r": 4, "classes": 10}
 GPU_AXES = {
     "members": [1, 3, 12, 36, 108],

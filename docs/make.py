@@ -24,67 +24,72 @@ NOTES = {
     " time went: `compile` is Triton and the capture of graphs, `files and the rest` what no clock covers. The eager"
     " member takes such steps by itself once the table is done, images resident and views from the same kernel."
     " Accuracies are means over seeds with the standard deviation.",
-    "pacs": "PACS at 160 px, 4 targets × 2 seeds × 3 members, in one stack. Here and above a part of"
-    " `evaluate` is in `files and the rest`: the clock stopped before the GPU did.",
+    "pacs": "PACS at 160 px, 4 targets × 2 seeds × 3 members, in one stack. Here and above a part of `evaluate` is in"
+    " `files and the rest`: the clock stopped before the GPU did.",
     "step-gpu": "`percent of the step alone` sets the stack as it trains – plan, draws, views, copies, losses read –"
     " against the same steps replayed on views that already lie there. The usual loop is Pillow views (crop and flip"
     " for ResNets, one of 14 ops, no Fourier) from 12 worker processes and an eager step, one member at a time. The"
     " floors are what a step must multiply and move if nothing stayed in a cache (bench/limits.py says how they are"
     " counted), at the speed of a large product and of a large copy in the same run. Profiles are of a single stream,"
-    " where kernels do not overlap. The rivals wait for the host, the stack does not: so the ratio moves with the host"
-    " (the usual loop at 224 px took 13.5 ms on another day, which would make it 9.7 times). In the profile of a ResNet"
-    " `other` are our own kernels for batch norm with shortcut and ReLU, and for pooling: a third of the step, in"
-    " launches too short to fill the GPU alone, which is why 12 streams gain 1.7 times over one.",
-    "design": "Why the GPU engine is as it is: what was tried on one H200, single measurements without spread, which"
-    " `make bench` does not make again. Small networks: members batched in Triton kernels of our own, 3.5 times as fast"
-    " as the next best. ResNets: captured graphs on up to 12 streams; 16 gain 3 % at most. torch.compile would gain"
-    " 12 % at 160 px on 12 streams, some 18 s in a PACS table of 20 epochs (136,000 member-steps), but takes 35 s to"
-    " compile; at 224 px, where shapes were taken as dynamic, it was slower. The ESAug kernel gives the CPU's bytes;"
-    " beside it, what a plain copy takes.",
-    "style-gpu": "What the style op costs: a stack that trains with it (one view in 15) against one with the 14 ops"
-    " alone, and restyling by itself against one view at a time, content and style encoded each time, as the authors'"
-    " code does. Stylizers with random weights, which cost the same.",
-    "scaling-gpu": "One quantity at a time, digit networks on a GPU. A step of few members takes as long as its kernels"
-    " take to follow one another, so 12 members cost 1.7 times what one does; from 36 on arithmetic counts. For the"
-    " same reason four times the pixels cost 2.2 times as much up to 64 px, and 4.4 times beyond; eight times the views"
-    " cost 3 times as much. The number of images and of classes does not count.",
+    " where kernels do not overlap. The rivals wait for the host, the stack does not: so the ratio moves with the"
+    " host. **The ResNets of the usual loop ran our kernels for batch norm and pooling here, as they no longer do:"
+    " with torch's it took 13.5 ms at 224 px on another day, which would make it 9.7 times and not 12.8.** In the"
+    " profile of a ResNet `other` are those kernels: a third of the step, in launches too short to fill the GPU alone,"
+    " which is why 12 streams gain 1.7 times over one.",
+    "design": "Why the GPU engine is as it is: what was tried on one H200 before there were kernels of our own for"
+    " batch norm and pooling, single measurements without spread, which `make bench` does not make again. Small"
+    " networks: members batched in Triton kernels of our own, 3.5 times as fast as the next best. ResNets: captured"
+    " graphs on up to 12 streams; 16 gain 3 % at most. torch.compile gained 12 % at 160 px on 12 streams, which our"
+    " kernels do now (0.94 ms against its 0.92), and took 35 s to compile; at 224 px, where shapes were taken as"
+    " dynamic, it was slower. The ESAug kernel gives the CPU's bytes; beside it, what a plain copy takes.",
+    "style-gpu": "What the style op costs on a GPU: a stack that trains with it (one view in 15) against one with the"
+    " 14 ops alone, and restyling by itself against one view at a time, content and style encoded each time, as the"
+    " authors' code does. Stylizers with random weights, which cost the same.",
+    "scaling-gpu": "One quantity at a time, digit networks on a GPU. A step of few members takes as long as its"
+    " kernels take to follow one another, so 12 members cost 1.7 times what one does; from 36 on arithmetic counts."
+    " For the same reason four times the pixels cost 2.2 times as much up to 64 px, and 4.4 times beyond; eight times"
+    " the views cost 3 times as much. The number of images and of classes does not count.",
     "augment": "ESAug on the CPU, against one view at a time through Pillow, normalised per view, and whoever else the"
     " columns name, each doing the same: one of 14 ops of random strength per view. Where a ratio is below 1 we lose."
-    " Batches follow one another here; with a training step in between caches are colder, and a batch of 16 views takes"
-    " up to twice as long. Plain torch, where there is no Numba, is no faster than Pillow at either size. The Fourier"
-    " op alone is 13 times numpy's at 224², not the 20 we aimed at: most of its time goes into moving blocks of the"
-    " spectrum between memory and registers, not into the transforms.",
+    " Batches follow one another here; with a training step in between caches are colder, and a batch of 16 views"
+    " takes up to twice as long. Plain torch, where there is no Numba, is no faster than Pillow at either size. The"
+    " Fourier op alone is 13 times numpy's at 224², not the 20 we aimed at: most of its time goes into moving blocks"
+    " of the spectrum between memory and registers, not into the transforms.",
     "augment-gpu": "The same on a GPU, on resident images.",
     "step": "Three members of TripleE-Fourier on the embedded digits, on a CPU. The usual loop is Pillow views one by"
     " one and an eager float32 step in the same process. The share of augmentation was measured by itself.",
-    "style": "The same on a CPU, as for the GPU above.",
+    "style": "What the style op costs on a CPU: training with it (one view in 15) against training with the 14 ops"
+    " alone, and restyling by itself against one view at a time, content and style encoded each time, as the authors'"
+    " code does. Stylizers with random weights, which cost the same.",
     "scaling": "One quantity at a time, digit networks on a CPU.",
     "startup": "Each in new processes; cold means with empty caches of compiled code.",
     "startup-gpu": "The same where there is a GPU.",
     "prepare": "Decoding, against a plain Pillow loop on one thread; `difference` is in grey levels from its pixels."
-    " Two threads gain little where images are small, because Pillow holds Python's lock while it decodes; so `prepare`"
-    " takes a process per core. Pillow stays the decoder: OpenCV is faster on WebP and on JPEGs of middling size, but"
-    " farther from the plain pixels where it shrinks, slower on large JPEGs (it decodes them whole), and 60 MB more to"
-    " install; simplejpeg reads JPEG only, at about our speed. Where we lose: against OpenCV, as the table says."
-    " The last rows are whole data sets, from files to a store, with hashing, checksums and writing, none of which the"
-    " plain loop does.",
+    " Two threads gain little where images are small, because Pillow holds Python's lock while it decodes; so"
+    " `prepare` takes a process per core. Pillow stays the decoder: OpenCV is faster on WebP and on JPEGs of middling"
+    " size, but farther from the plain pixels where it shrinks, slower on large JPEGs (it decodes them whole), and 60"
+    " MB more to install; simplejpeg reads JPEG only, at about our speed. Where we lose: against OpenCV, as the table"
+    " says. The last rows are whole data sets, from files to a store, with hashing, checksums and writing, none of"
+    " which the plain loop does.",
     "predict": "From files on disk to class, confidence and disagreement, by three networks of random weights on two"
-    " CPU cores. The plain loop opens, converts and resizes one image after another, stacks 64 and runs the networks in"
-    " float32. Where decoding takes the time, ours gains by decoding in processes, and JPEGs at a fraction of their"
-    " size; where the networks do, little but bfloat16. The row of 10,000 small PNGs had the machine to itself; the two"
-    " of JPEGs had other work beside them, the ResNet row far too much, which slows threads that wait for each other,"
-    " the plain loop's, most: on free cores expect smaller ratios there.",
+    " CPU cores. The plain loop opens, converts and resizes one image after another, stacks 64 and runs the networks"
+    " in float32. Where decoding takes the time, ours gains by decoding in processes, and JPEGs at a fraction of their"
+    " size; where the networks do, nothing but bfloat16 (which a run that was trained in it uses where the chip has"
+    " it): in float32 ours is level with the plain loop there. Memory does not grow with the number of images.",
     "big_tree": "600,000 files of 48 px, a tree as large as DomainNet's, stored at 32 px. `own` is anonymous memory,"
-    " `resident` counts mapped files as well; each step is a process of its own and `begins with` what Python and torch"
-    " take. An epoch reads every image once, in random windows, from the store on disk.",
+    " `resident` counts mapped files as well; each step is a process of its own and `begins with` what Python and"
+    " torch take. An epoch reads every image once, in random windows, from the store on disk.",
 }
 
 
 def show(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
     if not isinstance(value, dict):
         return str(value)
     if {"median", "low", "high"} <= set(value):
-        return f"{value['median']:g} [{value['low']:g}–{value['high']:g}]"
+        median, low, high = (f"{value[key]:,.10g}" for key in ("median", "low", "high"))
+        return f"{median} [{low}–{high}]"
     if "mean" in value and "sd" in value:
         return f"{value['mean']:g} ± {value['sd']:g}"
     return ", ".join(f"{name} {part}" for name, part in value.items())

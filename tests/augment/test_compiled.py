@@ -199,7 +199,7 @@ def test_missing_is_silent_and_broken_is_said(
     monkeypatch.setattr(available, "import_module", fail)
     assert available.find_kernels.__wrapped__("cpu") is None
     assert [str(w.message) for w in recwarn] == (
-        ["ESAug runs in plain torch, which is slower: broken"] if warns else []
+        ["plain torch runs instead of compiled code, which is slower: broken"] if warns else []
     )
 
 

@@ -223,7 +223,9 @@ def test_learning_rate_is_halved_every_step() -> None:
     assert [recipe.learning_rate(e) for e in (0, 29, 30, 59, 60, 99)] == [0.01, 0.01, 0.005, 0.005, 0.0025, 0.00125]
 
 
-def test_precision_is_the_recipes_or_the_chips() -> None:
+def test_precision_is_the_recipes_or_the_chips(monkeypatch: pytest.MonkeyPatch) -> None:
     assert native_precision(make_recipe({"precision": "float32"}), CPU) == "float32"
     assert native_precision(make_recipe({"precision": "bfloat16"}), CPU) == "bfloat16"
-    assert native_precision(Recipe(), CPU) in ("float32", "bfloat16")
+    for has_native, expected in ((True, "bfloat16"), (False, "float32")):
+        monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda has_native=has_native: has_native)
+        assert native_precision(Recipe(), CPU) == expected

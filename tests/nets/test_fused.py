@@ -33,7 +33,7 @@ def gradients(y: Tensor, *inputs: Tensor | None) -> list[Tensor]:
 
 
 @runs_kernels
-@pytest.mark.parametrize("with_shortcut, relu", [(True, True), (False, True), (False, False)])
+@pytest.mark.parametrize("with_shortcut, relu", [(True, True), (True, False), (False, True), (False, False)])
 @pytest.mark.parametrize("shape", [(3, 64, 5, 7), (5, 128, 1, 1), (2, 64, 70, 61)], ids=str)
 def test_outputs_gradients_and_statistics_are_torchs(shape: tuple[int, ...], with_shortcut: bool, relu: bool) -> None:
     from triplee.nets.norm_kernels import BatchNorm
@@ -100,12 +100,13 @@ def test_the_same_bits_every_time() -> None:
 
 
 @runs_kernels
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("shape", [(2, 64, 9, 12), (1, 128, 1, 1), (3, 64, 8, 7)], ids=str)
-def test_pooling_is_torchs(shape: tuple[int, ...]) -> None:
+def test_pooling_is_torchs(shape: tuple[int, ...], dtype: torch.dtype) -> None:
     from triplee.nets.pool_kernels import MaxPool
 
     torch.manual_seed(0)
-    x = torch.randint(-3, 4, shape, device=DEVICE).float().requires_grad_()  # with ties, of which the first wins
+    x = torch.randint(-3, 4, shape, device=DEVICE).to(dtype).requires_grad_()  # with ties, of which the first wins
     y, expected = MaxPool.apply(x), torch.nn.functional.max_pool2d(x, 3, stride=2, padding=1)
     assert torch.equal(y, expected)
     torch.testing.assert_close(gradients(y, x)[0], gradients(expected, x)[0])

@@ -26,5 +26,5 @@ def find_kernels(what: str) -> ModuleType | None:
     except ModuleNotFoundError:
         return None
     except Exception as error:
-        warnings.warn(f"ESAug runs in plain torch, which is slower: {error}", stacklevel=2)
+        warnings.warn(f"plain torch runs instead of compiled code, which is slower: {error}", stacklevel=2)
         return None

@@ -276,15 +276,14 @@ def apply_kernel(
     argument_V: Tensor,
     matrix_V6: Tensor,
     crop_V4: Tensor | None,
-    out: Tensor | None = None,
 ) -> Tensor:
     """Views (V,3,H,W): each the image `index_V` cropped, flipped and changed by its op; ops from 14 on change nothing.
 
     Contiguous tensors on one device: uint8 pool and ops, int64 index, float64 arguments, int32 `fixed_matrices` and
-    `crop_coefficients`. Waits for nothing, so a CUDA graph can hold it (once it was called before).
+    `crop_coefficients`. Waits for nothing.
     """
     num_views, (_, num_channels, height, width) = len(index_V), pool_NCHW.shape
-    views_VCHW = pool_NCHW.new_empty(num_views, num_channels, height, width) if out is None else out
+    views_VCHW = pool_NCHW.new_empty(num_views, num_channels, height, width)
     tables_VCL = pool_NCHW.new_empty(num_views, num_channels, 256)
     num_tiles = triton.cdiv(width, TILE_WIDTH.value) * triton.cdiv(height, TILE_ROWS)
     crop = crop_V4 is not None

@@ -6,14 +6,14 @@ so unequal epochs cost nothing. Axes: M members, V views.
 
 import time
 from collections.abc import Sequence
-from importlib.util import find_spec
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from triplee.augment.available import find_kernels
 from triplee.engine.epoch import MemberSpec, Resident, Share
-from triplee.engine.gpu import Chunk, GpuMembers, free_bytes
+from triplee.engine.gpu import Chunk, GpuMembers, activation_bytes
 
 EVALUATE_BYTES = 256 << 20  # of the first layer's outputs
 MOST_VIEWS = 128  # more do not fit the registers of a program, and keep a GPU busy without a stack
@@ -22,7 +22,7 @@ MOST_VIEWS = 128  # more do not fit the registers of a program, and keep a GPU b
 def batch_key(spec: MemberSpec, precision: str) -> object:
     """Members of equal keys may be batched; none: this member may not."""
     recipe = spec.recipe
-    fits = recipe.backbone == "digit-cnn" and precision == "bfloat16" and find_spec("triton") is not None
+    fits = recipe.backbone == "digit-cnn" and precision == "bfloat16" and find_kernels("cuda") is not None
     smallest = np.diff(spec.plan(0).bounds).min() * recipe.replay
     if not fits or spec.views_per_step > MOST_VIEWS or smallest < 2:  # a single view has nothing to contrast with
         return None
@@ -42,7 +42,7 @@ class BatchedMembers(GpuMembers):
         super().__init__(specs, resident)
         networks = [spec.build() for spec in specs.values()]
         first = next(iter(specs.values()))
-        slots = max(1, free_bytes(self.device) // slot_bytes(first))
+        slots = max(1, activation_bytes(self.device) // slot_bytes(first))
         if slots < len(specs):
             self.note = f"{len(specs)} members, {slots} at a time: the GPU's memory holds no more"
         size, views = first.recipe.image_size, first.views_per_step

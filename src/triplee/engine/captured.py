@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from triplee.engine.epoch import MemberSpec, Resident, Share
-from triplee.engine.gpu import Chunk, GpuMembers, free_bytes
+from triplee.engine.gpu import Chunk, GpuMembers, activation_bytes
 from triplee.engine.member import Member
 
 MOST_LANES = 12
@@ -75,7 +75,7 @@ class CapturedMembers(GpuMembers):
         while missing := sorted(wanted - self.graphs.keys(), key=lambda pair: (-pair[1], pair[0])):
             try:
                 if not self.graphs:  # the largest step tells what a lane takes
-                    self._fit_lanes(free_bytes(self.device) // self._warm_up(*missing[0]))
+                    self._fit_lanes(activation_bytes(self.device) // self._warm_up(*missing[0]))
                 for k, size in missing:
                     self._capture(k, size)
             except torch.OutOfMemoryError:  # of a warm-up: a capture takes what its warm-up gave back
@@ -95,7 +95,7 @@ class CapturedMembers(GpuMembers):
     def _warm_up(self, k: int, size: int) -> int:
         """Steps that leave no trace, in which cuDNN tries out its algorithms; gives the bytes that a step takes."""
         member, stream = self.members[k], self.lanes[self.lane_of[k]]
-        member.network.train()
+        member.training_network.train()
         weights, momenta = member.tensors()
         written = (*weights.values(), *momenta.values())
         with torch.cuda.stream(stream), _cudnn(benchmark=True):

@@ -15,8 +15,8 @@ import torch
 
 from triplee.augment import Draw, apply_draw
 from triplee.augment.style import StyleTable
-from triplee.engine.epoch import EpochProgress, Resident, Share
-from triplee.engine.member import MemberSpec
+from triplee.engine.epoch import EpochProgress, MemberSpec, Resident, Share
+from triplee.engine.windows import free_bytes
 from triplee.settings import InputError
 
 if TYPE_CHECKING:
@@ -44,10 +44,9 @@ def make_executors(specs: Mapping[int, MemberSpec], resident: Resident) -> "dict
     return executors
 
 
-def free_bytes(device: torch.device) -> int:
-    """What training may take for activations: torch's own unused memory counts, a quarter is left for the rest."""
-    unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return (torch.cuda.mem_get_info(device)[0] + unused) * 3 // 4
+def activation_bytes(device: torch.device) -> int:
+    """What training may take for activations: a quarter of the free memory is left for the rest."""
+    return free_bytes(device) * 3 // 4
 
 
 @dataclass
@@ -104,7 +103,13 @@ class GpuMembers:
         stopping = False
         try:
             for number, done in enumerate(range(0, longest, self.steps_at_once)):
-                parts = {k: (first[k] + done, s) for k, s in shares.items() if first[k] + done < s.num_steps}
+                parts = {
+                    k: (first[k] + done, share)
+                    for k, share in shares.items()
+                    if first[k] + done < share.num_steps and k not in progress.failed
+                }
+                if not parts:
+                    break
                 chunk = self._feed(parts, number % 2)
                 chunk.trained = self.enqueue(chunk)
                 if training is not None:

@@ -24,12 +24,12 @@ class Member:
         self.parameters = [p for p in self.network.parameters() if p.requires_grad]
         self.momenta = [torch.zeros_like(p) for p in self.parameters]
         self.rate = torch.tensor(spec.recipe.lr, device=device)  # on the device, where a captured graph reads it
-        twins = {}
-        self.trained = self.network
+        twin_of = {}
+        self.training_network = self.network
         if precision == "bfloat16":
-            self.trained, twins = _rounded_twin(self.network)
-        self.leaves = [twins.get(p, p) for p in self.parameters]  # where gradients arrive
-        self.rounded = [k for k, p in enumerate(self.parameters) if p in twins]
+            self.training_network, twin_of = _rounded_twin(self.network)
+        self.leaves = [twin_of.get(p, p) for p in self.parameters]  # where gradients arrive
+        self.rounded = [k for k, p in enumerate(self.parameters) if p in twin_of]  # their numbers
 
     def step(self, views_u8: Tensor, labels: Tensor) -> Tensor:
         """Train on one batch; gives cross-entropy and contrast, still on the device."""
@@ -37,7 +37,7 @@ class Member:
         if self.rounded:
             with torch.no_grad():
                 copy_all([self.leaves[k] for k in self.rounded], [self.parameters[k] for k in self.rounded])
-        loss = replay_loss(self.trained, views_u8, labels, recipe, self._autocast())
+        loss = replay_loss(self.training_network, views_u8, labels, recipe, self._autocast())
         loss.total.backward()
         gradients = self._take_gradients()
         # What torch.optim.SGD(fused=True) calls: one pass over all weights, on either kind of device.
@@ -60,11 +60,10 @@ class Member:
         gradients = {k: leaf.grad for k, leaf in enumerate(self.leaves) if leaf.grad is not None}
         for leaf in self.leaves:
             leaf.grad = None
-        rounded = [k for k in self.rounded if k in gradients]
-        exact = [torch.empty_like(self.parameters[k]) for k in rounded]
-        if rounded:
-            copy_all(exact, [gradients[k] for k in rounded])
-        return {**gradients, **dict(zip(rounded, exact, strict=True))}
+        exact = {k: torch.empty_like(self.parameters[k]) for k in self.rounded if k in gradients}
+        if exact:
+            copy_all(list(exact.values()), [gradients[k] for k in exact])
+        return gradients | exact
 
     @torch.inference_mode()
     def predict(self, images_u8: Tensor) -> Tensor:
@@ -89,16 +88,16 @@ class Member:
 
 
 def _rounded_twin(network: Network) -> tuple[Network, dict[nn.Parameter, nn.Parameter]]:
-    """A network that shares all with another but the weights that autocast rounds, and whose rounded ones they are.
+    """A network that shares all with another but the weights that autocast rounds, and for each of these its twin.
 
     Autocast would round them one by one in every step, and widen each one's gradient; in lists that is one pass each.
     """
-    twin, rounded = copy.deepcopy(network), {}
+    twin, twin_of = copy.deepcopy(network), {}
     for module, other in zip(network.modules(), twin.modules(), strict=True):
         if type(module) in (nn.Conv2d, nn.Linear):  # no kind of them that works on its weights first
             for name, parameter in module.named_parameters(recurse=False):
-                rounded[parameter] = nn.Parameter(parameter.detach().bfloat16())
-                setattr(other, name, rounded[parameter])
+                twin_of[parameter] = nn.Parameter(parameter.detach().bfloat16())
+                setattr(other, name, twin_of[parameter])
         else:
             other._parameters, other._buffers = module._parameters, module._buffers
-    return twin, rounded
+    return twin, twin_of

@@ -106,7 +106,7 @@ class Stack:
     def peak_megabytes(self) -> int:
         """The most memory there was so far: of the GPU, or of this process. Whoever else trains here is counted in."""
         if self.device.type == "cuda":
-            return torch.cuda.max_memory_allocated(self.device) >> 20
+            return torch.cuda.max_memory_reserved(self.device) >> 20  # captured graphs keep theirs between replays
         unit = 1 if sys.platform == "darwin" else 1024  # bytes there, kilobytes elsewhere
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit >> 20
 

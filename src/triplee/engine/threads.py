@@ -58,7 +58,7 @@ class ThreadedMembers:
         """As many steps as are augmented at once, or fewer when the epoch ends or `after_step` says stop."""
         member, first = self.members[k], progress.steps[k]
         member.rate.fill_(share.rate)
-        member.network.train()
+        member.training_network.train()
         steps_at_once = AUGMENT_BYTES // (member.spec.views_per_step * self.image_bytes)
         bounds = share.bounds[first : first + max(1, steps_at_once) + 1]
         index_V = share.index_V[bounds[0] : bounds[-1]]

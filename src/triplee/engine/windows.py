@@ -21,12 +21,16 @@ class Windows:
         return self.images_NCHW[index.cpu()].to(self.device)
 
 
+def free_bytes(device: torch.device) -> int:
+    """Free memory of a GPU; what torch keeps without using it counts."""
+    unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return torch.cuda.mem_get_info(device)[0] + unused
+
+
 def place_images(images_NCHW: Tensor | MappedImages, device: torch.device) -> Tensor | Windows:
     """All images on the device where they fit, else windows onto them."""
     if isinstance(images_NCHW, MappedImages):
         return Windows(images_NCHW, device)
-    if device.type == "cuda":
-        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # by torch, but free
-        if images_NCHW.nbytes > SHARE_OF_FREE_MEMORY * (torch.cuda.mem_get_info(device)[0] + kept):
-            return Windows(images_NCHW, device)
+    if device.type == "cuda" and images_NCHW.nbytes > SHARE_OF_FREE_MEMORY * free_bytes(device):
+        return Windows(images_NCHW, device)
     return images_NCHW.to(device)

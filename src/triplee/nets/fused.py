@@ -3,20 +3,16 @@
 There torch takes half of a ResNet-18 step for batch norm, ReLU, sums and pooling; elsewhere torch does them here too.
 """
 
-from functools import lru_cache
-from importlib.util import find_spec
-
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from triplee.augment.available import find_kernels
 
-@lru_cache
-def _has_triton() -> bool:
-    return find_spec("triton") is not None
+WIDTH = 64  # channels that a program of the kernels works on: a line of memory in bfloat16
 
 
 def _fits(x: Tensor) -> bool:
-    return x.is_cuda and x.shape[1] % 64 == 0 and _has_triton()
+    return x.is_cuda and x.shape[1] % WIDTH == 0 and find_kernels("cuda") is not None
 
 
 def batch_norm(norm: nn.BatchNorm2d, x: Tensor, shortcut: Tensor | None = None, relu: bool = True) -> Tensor:

@@ -16,7 +16,8 @@ import triton
 import triton.language as tl
 from torch import Tensor, nn
 
-WIDTH = 64  # channels of a program: a line of memory in bfloat16
+from triplee.nets.fused import WIDTH
+
 MOST_PARTS = 64
 MOST_PROGRAMS = 256  # along the rows, where nothing is added up
 
@@ -122,11 +123,19 @@ def _normalise(
 
 
 @triton.jit
+def _passes(tile, mean, scale, shift):
+    """Where the ReLU let an output through that had no shortcut added: cheaper to compute again than to read."""
+    return (tile - mean[None, :]) * scale[None, :] + shift[None, :] > 0
+
+
+@triton.jit
 def _gradient_sums(
     dy,
     y,
     x,
     kept,
+    weight,
+    bias,
     parts,
     d_shortcut,
     R,
@@ -140,17 +149,20 @@ def _gradient_sums(
     """Of every part of the rows: the gradients of bias and weight. That of the shortcut is done here."""
     column = _columns(WIDTH)
     mean, inverse = tl.load(kept + column), tl.load(kept + C + column)
+    scale, shift = tl.load(weight + column) * inverse, tl.load(bias + column)
     of_bias, of_weight = tl.zeros((WIDTH,), tl.float32), tl.zeros((WIDTH,), tl.float32)
     first = tl.program_id(0) * rows_each
     last = tl.minimum(first + rows_each, R)
     for start in range(first, last, HEIGHT):
         offset, exists = _tile(start, last, C, HEIGHT, WIDTH)
         gradient = tl.load(dy + offset, mask=exists, other=0.0).to(tl.float32)
-        if RELU:
-            gradient = tl.where(tl.load(y + offset, mask=exists, other=0.0).to(tl.float32) > 0, gradient, 0.0)
-        if SHORTCUT:
-            tl.store(d_shortcut + offset, gradient.to(d_shortcut.dtype.element_ty), mask=exists)
         tile = tl.load(x + offset, mask=exists, other=0.0).to(tl.float32)
+        if SHORTCUT:
+            if RELU:
+                gradient = tl.where(tl.load(y + offset, mask=exists, other=0.0).to(tl.float32) > 0, gradient, 0.0)
+            tl.store(d_shortcut + offset, gradient.to(d_shortcut.dtype.element_ty), mask=exists)
+        elif RELU:
+            gradient = tl.where(_passes(tile, mean, scale, shift), gradient, 0.0)
         of_bias += tl.sum(gradient, 0)
         of_weight += tl.sum(gradient * (tile - mean[None, :]) * inverse[None, :], 0)
     _store_parts(parts, C, of_bias, of_weight, WIDTH)
@@ -159,11 +171,11 @@ def _gradient_sums(
 @triton.jit
 def _gradients(
     dy,
-    y,
     x,
     kept,
     parts,
     weight,
+    bias,
     dx,
     d_weight,
     d_bias,
@@ -184,15 +196,16 @@ def _gradients(
         tl.store(d_bias + column, of_bias)
         tl.store(d_weight + column, of_weight)
     mean, inverse = tl.load(kept + column), tl.load(kept + C + column)
-    scale, along, constant = tl.load(weight + column) * inverse, of_weight * inverse / R, of_bias / R
+    scale, shift = tl.load(weight + column) * inverse, tl.load(bias + column)
+    along, constant = of_weight * inverse / R, of_bias / R
     first = tl.program_id(0) * rows_each
     last = tl.minimum(first + rows_each, R)
     for start in range(first, last, HEIGHT):
         offset, exists = _tile(start, last, C, HEIGHT, WIDTH)
         gradient = tl.load(dy + offset, mask=exists, other=0.0).to(tl.float32)
-        if RELU:
-            gradient = tl.where(tl.load(y + offset, mask=exists, other=0.0).to(tl.float32) > 0, gradient, 0.0)
         tile = tl.load(x + offset, mask=exists, other=0.0).to(tl.float32)
+        if RELU:
+            gradient = tl.where(_passes(tile, mean, scale, shift), gradient, 0.0)
         gradient -= constant[None, :] + (tile - mean[None, :]) * along[None, :]
         tl.store(dx + offset, (gradient * scale[None, :]).to(dx.dtype.element_ty), mask=exists)
 
@@ -240,19 +253,20 @@ class BatchNorm(torch.autograd.Function):
             MOST=MOST_PARTS,
             **cut.options,
         )
-        ctx.save_for_backward(x, y if relu else x, kept, weight)
+        ctx.save_for_backward(x, y if relu and shortcut is not None else x, kept, weight, bias)
         ctx.has_shortcut, ctx.relu = shortcut is not None, relu
         return y
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        x, y, kept, weight = ctx.saved_tensors
+        x, y, kept, weight, bias = ctx.saved_tensors
         dy = dy.contiguous(memory_format=torch.channels_last)
         cut, dx = _Cut(x), torch.empty_like(x)
         parts, d_weight, d_bias = cut.parts(x), torch.empty_like(weight), torch.empty_like(weight)
         d_shortcut = torch.empty_like(x) if ctx.has_shortcut else None
         _gradient_sums[cut.by_part](
-            *(dy, y, x, kept, parts, x if d_shortcut is None else d_shortcut, cut.R, cut.rows_of_part, cut.C),
+            *(dy, y, x, kept, weight, bias, parts, x if d_shortcut is None else d_shortcut),
+            *(cut.R, cut.rows_of_part, cut.C),
             SHORTCUT=ctx.has_shortcut,
             RELU=ctx.relu,
             **cut.options,
@@ -260,7 +274,7 @@ class BatchNorm(torch.autograd.Function):
         # Past the ReLU already where there is a shortcut.
         gradient, relu = (dy, ctx.relu) if d_shortcut is None else (d_shortcut, False)
         _gradients[cut.by_program](
-            *(gradient, y, x, kept, parts, weight, dx, d_weight, d_bias, cut.R, cut.P, cut.rows_each, cut.C),
+            *(gradient, x, kept, parts, weight, bias, dx, d_weight, d_bias, cut.R, cut.P, cut.rows_each, cut.C),
             RELU=relu,
             MOST=MOST_PARTS,
             **cut.options,

@@ -15,7 +15,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-WIDTH = 64  # channels of a program
+from triplee.nets.fused import WIDTH
+
 HEIGHT = 32  # pixels
 
 
