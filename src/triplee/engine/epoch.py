@@ -4,7 +4,7 @@ A member is told by its recipe, seed, number and training indices, never by its 
 Axes: M members, N images, V views.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -95,13 +95,16 @@ class EpochProgress:
     def start(cls, num_members: int) -> "EpochProgress":
         return cls([0] * num_members, [0.0] * num_members, [0.0] * num_members)
 
-    def add(self, member: int, losses: Sequence[Sequence[float]]) -> None:
-        """Take in the losses of a member's next steps, up to the first that is not finite."""
-        for cross_entropy, contrast in losses:
-            if member in self.failed:
-                return
-            self.steps[member] += 1
-            if not np.isfinite(cross_entropy + contrast):
-                self.failed[member] = self.steps[member]
-            self.cross_entropy[member] += cross_entropy
-            self.contrast[member] += contrast
+    def add(self, member: int, losses: Tensor) -> None:
+        """Take in the losses (steps, 2) of a member's next steps, up to the first that is not finite."""
+        if member in self.failed:
+            return
+        is_bad = ~losses.isfinite().all(1)
+        if is_bad.any():
+            losses = losses[: int(is_bad.int().argmax()) + 1]
+            self.failed[member] = self.steps[member] + len(losses)
+        self.steps[member] += len(losses)
+        for sums, column in ((self.cross_entropy, 0), (self.contrast, 1)):
+            # One after the other, however many come at once: a run that is stopped in between has the same sum.
+            values = losses[:, column].double().numpy()
+            sums[member] = float(np.add.accumulate(np.append(sums[member], values))[-1])

@@ -173,4 +173,4 @@ class GpuMembers:
         with torch.cuda.stream(self.feeding):
             losses = self.losses[chunk.first_row : chunk.first_row + self.steps_at_once].cpu()
         for k, steps in chunk.steps.items():
-            progress.add(k, losses[:steps, self.place[k]].tolist())
+            progress.add(k, losses[:steps, self.place[k]])

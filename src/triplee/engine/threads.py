@@ -70,7 +70,7 @@ class ThreadedMembers:
             losses.append(member.step(batch, teacher(batch) if teacher else labels[start:stop].to(batch.device)))
             if after_step():
                 break
-        progress.add(k, torch.stack(losses).tolist())
+        progress.add(k, torch.stack(losses).cpu())
 
     def probabilities(self, members: Sequence[int], index_N: np.ndarray) -> Tensor:
         outputs: dict[int, Tensor] = {}
