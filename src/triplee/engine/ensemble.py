@@ -15,12 +15,10 @@ from triplee.settings import InputError
 
 def accuracies(probabilities_MNC: Tensor, labels_N: np.ndarray) -> tuple[float, list[float]]:
     """Top-1 of the ensemble and of each member alone, in percent, from the members' softmax outputs."""
-    labels = torch.from_numpy(labels_N)
-
-    def accuracy(outputs_NC: Tensor) -> float:
-        return 100 * float((outputs_NC.argmax(1) == labels).double().mean())
-
-    return accuracy(probabilities_MNC.mean(0)), [accuracy(outputs_NC) for outputs_NC in probabilities_MNC]
+    outputs = torch.cat([probabilities_MNC.mean(0, keepdim=True), probabilities_MNC])
+    is_right = outputs.argmax(2) == torch.from_numpy(labels_N).to(outputs.device)
+    ensemble, *members = (100 * is_right.double().mean(1)).tolist()
+    return ensemble, members
 
 
 class Ensemble(nn.Module):

@@ -158,7 +158,7 @@ class RunState:
 
     def finish_epoch(self, progress: EpochProgress, pool: Pool, outputs_MNC: Tensor) -> dict[str, Any]:
         """Measure the epoch, keep its weights if they are the best so far, and turn to the next; gives its row."""
-        row = self._measure(progress, pool, self.stack.fetch(outputs_MNC))
+        row = self._measure(progress, pool, outputs_MNC)
         self.rows.append(row)
         if best_epoch(self.rows, self.run.recipe.selection) == row["epoch"]:
             self.best_epoch = row["epoch"]
@@ -173,8 +173,8 @@ class RunState:
     def _measure(self, progress: EpochProgress, pool: Pool, outputs_MNC: Tensor) -> dict[str, Any]:
         """A line of metrics.jsonl: nothing in it depends on the clock, so that a resumed run writes the same bytes."""
         val_N, target_N = self.run.split.val_N, self.run.split.target_N
-        for k, outputs in zip(self.members, outputs_MNC, strict=True):
-            if not outputs.isfinite().all():  # the last step did it: no later loss would tell
+        for k, is_finite in zip(self.members, outputs_MNC.isfinite().flatten(1).all(1).tolist(), strict=True):
+            if not is_finite:  # the last step did it: no later loss would tell
                 progress.failed[k] = progress.steps[k]
         self.check_losses(progress)
         val, val_members = accuracies(outputs_MNC[:, : len(val_N)], pool.labels_N[val_N])

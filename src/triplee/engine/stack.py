@@ -158,7 +158,7 @@ class Stack:
         return {k: drawn[k, epoch].result() for k, epoch in sorted(wanted)}
 
     def probabilities(self, members: Sequence[int], index_N: np.ndarray) -> Tensor:
-        """Softmax outputs (M, N, num_classes) of some members on clean images; a GPU may be at it until `fetch`."""
+        """Softmax outputs (M, N, num_classes) of some members on clean images; a GPU may be at it until `wait`."""
         started = time.perf_counter()
         outputs: dict[int, Tensor] = {}
         for executor in dict.fromkeys(self.executors[k] for k in members):
@@ -167,12 +167,12 @@ class Stack:
         self._seconds["evaluate"] += time.perf_counter() - started
         return torch.stack([outputs[k] for k in members])
 
-    def fetch(self, outputs: Tensor) -> Tensor:
-        """Outputs on the host, once they are there: the other half of evaluating."""
+    def wait(self) -> None:
+        """Until a GPU has computed what it was asked for: the other half of evaluating."""
         started = time.perf_counter()
-        on_host = outputs.cpu()
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
         self._seconds["evaluate"] += time.perf_counter() - started
-        return on_host
 
     def member_weights(self, member: int) -> dict[str, Tensor]:
         """A member's network as a state dict."""

@@ -34,7 +34,7 @@ from triplee.runfolder import FORMAT, RunFolder
 from triplee.settings import InputError, Recipe, make_recipe, user_path
 
 SAVE_EVERY_SECONDS = 300  # within an epoch, so that a crash in a long one costs minutes
-SAVING_SHARE = 20  # after an epoch: train so many times as long as the last save took before the next
+SAVING_SHARE = 50  # after an epoch: train so many times as long as the last save took before the next
 
 
 class Observer(Protocol):
@@ -293,8 +293,8 @@ def _train_stack(
             told = stack.note
             observer.note(told)
         rows.clear()
-        # All predict before the first is looked at: a GPU works while the host counts.
         outputs = {state: state.predict() for state in unfinished if state.epoch_is_done(progress)}
+        stack.wait()
         for state in unfinished:
             take_stock(state, outputs.pop(state, None))
         began = time.monotonic()
