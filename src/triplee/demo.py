@@ -12,6 +12,7 @@ from triplee.data.load import load_data
 from triplee.data.split import split_pool
 from triplee.engine.train import Observer, train_run
 from triplee.recipes import find_recipe
+from triplee.results.figures import save_figure
 from triplee.results.pictures import draw_demo_picture
 from triplee.runfolder import RunFolder
 from triplee.settings import make_recipe
@@ -36,5 +37,6 @@ def run_demo(
             )
         curves[title] = folder.read_metrics()
     picture = out / "demo.png"
-    draw_demo_picture(picture, pool, split, curves, f"embedded digits, {target} held out, seed {seed}")
+    drawn = draw_demo_picture(pool, split, curves, f"embedded digits, {target} held out, seed {seed}")
+    save_figure(drawn, picture, dpi=110)
     return results, picture

@@ -98,6 +98,17 @@ def test_accuracy_size_and_speed_are_weighed(small: Pool, split: Split, run: Pat
     assert whole.num_weights == 2 * part.num_weights and part.images_per_second > 0
 
 
+def test_what_a_run_measured_is_not_measured_again(small: Pool, split: Split, run: Path) -> None:
+    ensemble = load(run, CPU)
+    (measured,) = weigh([Classifier(ensemble.networks, RECIPE, ensemble.config, epoch=ensemble.epoch)], small, split)
+    (told,) = weigh([ensemble], small, split)
+    assert (told.accuracy, told.val_accuracy) == pytest.approx((measured.accuracy, measured.val_accuracy))
+    assert ensemble.result is not None
+    ensemble.result |= {"accuracy": 1.5, "val_accuracy": 2.5}
+    (told,) = weigh([ensemble], small, split)
+    assert (told.accuracy, told.val_accuracy) == (1.5, 2.5)
+
+
 def test_counters_are_not_averaged() -> None:
     networks = [torch.nn.BatchNorm1d(2), torch.nn.BatchNorm1d(2)]
     for k, network in enumerate(networks):

@@ -133,6 +133,13 @@ def test_an_adapted_experiment_has_tables_of_its_own() -> None:
     assert len(names) == 3 and "members-digits-dg" in names
 
 
+def test_a_file_that_is_called_like_a_named_experiment_has_tables_of_its_own(tmp_path: Path) -> None:
+    own = tmp_path / "members.yaml"
+    own.write_text("about: x\ndata: digits-dg\nbaseline: one\nrows: {one: {set: {members: 1}}}\n")
+    assert plan(str(own)).file_name.startswith("members-digits-dg-")
+    assert plan(str(own.rename(tmp_path / "mine.yaml"))).file_name == "mine-digits-dg"
+
+
 def test_a_run_is_named_in_the_setting_of_its_data() -> None:
     rows = {row: run.recipe_name for (row, _, _), (run, *_) in plan("components", data="office-home").cells.items()}
     assert rows["Model a"] == "office-home-resnet18-a" and rows["Baseline†"] == "office-home-resnet18-baseline-jitter"

@@ -3,7 +3,10 @@
 import json
 import os
 import signal
+import tempfile
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +14,7 @@ import pytest
 from small_sweep import Watching, outcomes, small_grid
 
 from triplee.engine.train import Interrupted
-from triplee.settings import InputError
+from triplee.settings import InputError, make_recipe
 from triplee.sweep.grid import Grid
 from triplee.sweep.local import LocalEngine
 from triplee.sweep.run import Standing, SweepFolder, train_all
@@ -103,6 +106,23 @@ def test_a_node_that_does_not_see_the_folder_sends_the_runs_back(
     expected = {name: content for name, content in undisturbed[run.name].items() if name != "result.json"}
     assert {name: files[f"{run.name}/{name}"] for name in expected} == expected
     assert json.loads(files[f"{run.name}/result.json"])["target"] == run.target
+
+
+def test_what_is_finished_comes_back_from_a_group_that_is_stopped(cluster: Any, grid: Grid, tmp_path: Path) -> None:
+    short = grid.runs[0]
+    long = replace(short, recipe=make_recipe({"epochs": 2000}, short.recipe))
+    engine = make_engine(cluster, tmp_path / "out")
+    (tmp_path / "out" / "ray-session").write_text("of another folder")  # as where a node does not see it
+    before = set(Path(tempfile.gettempdir()).glob("triplee-*"))
+    engine.submit(Group(str(tmp_path / "out" / "runs"), (short, long), "cpu", 1))
+    deadline = time.monotonic() + 120
+    while not (found := set(Path(tempfile.gettempdir()).glob(f"triplee-*/{short.name}/result.json"))):
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    engine.stop()
+    folders = {path.name for path in (tmp_path / "out" / "runs").iterdir()}
+    assert folders == {short.name} and (tmp_path / "out" / "runs" / short.name / "result.json").exists()
+    assert not any(path.exists() for path in found) and set(Path(tempfile.gettempdir()).glob("triplee-*")) <= before
 
 
 def test_no_cluster_and_too_large_a_wish_are_one_line(cluster: Any, tmp_path: Path) -> None:

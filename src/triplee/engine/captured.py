@@ -90,7 +90,8 @@ class CapturedMembers(GpuMembers):
     def _fit_lanes(self, count: int) -> None:
         if count < len(self.lanes):
             self._make_lanes(max(1, count))
-            self.note = f"{len(self.members)} members on {len(self.lanes)} streams: the GPU's memory holds no more"
+            lanes = "1 stream" if len(self.lanes) == 1 else f"{len(self.lanes)} streams"
+            self.note = f"{len(self.members)} members on {lanes}: the GPU's memory holds no more"
 
     def _warm_up(self, k: int, size: int) -> int:
         """Steps that leave no trace, in which cuDNN tries out its algorithms; gives the bytes that a step takes."""

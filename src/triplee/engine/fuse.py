@@ -126,7 +126,10 @@ class Cost:
 
 
 def weigh(classifiers: list[Classifier], pool: Pool, split: Split) -> list[Cost]:
-    """Accuracy, size and speed of some classifiers on the same images; speed in turn, the median of several rounds."""
+    """Accuracy, size and speed of some classifiers on the same images; speed in turn, the median of several rounds.
+
+    Accuracy is what a finished run has measured of itself.
+    """
     images = pool.images_NCHW[torch.from_numpy(np.resize(split.target_N, SPEED_IMAGES))]
     rounds: list[list[float]] = [[] for _ in classifiers]
     for _ in range(SPEED_ROUNDS + 1):
@@ -136,7 +139,7 @@ def weigh(classifiers: list[Classifier], pool: Pool, split: Split) -> list[Cost]
             seconds.append(time.perf_counter() - began)
     costs = []
     for seconds, classifier in zip(rounds, classifiers, strict=True):
-        found = _measure(classifier, pool, split)
+        found = classifier.result or _measure(classifier, pool, split)
         size = sum(parameter.numel() for parameter in classifier.parameters())
         speed = SPEED_IMAGES / median(seconds[1:])  # the first round warms up
         costs.append(Cost(found["accuracy"], found["val_accuracy"], size, speed))

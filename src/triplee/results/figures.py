@@ -244,10 +244,10 @@ def check_format(path: Path) -> str:
     return kind
 
 
-def save_figure(figure: "Figure", path: Path) -> None:
-    """Print quality, dark on white."""
+def save_figure(figure: "Figure", path: Path, dpi: int = 300) -> None:
+    """Dark on white; print quality unless a screen is all that it is for."""
     kind = check_format(path)
     buffer = io.BytesIO()
-    figure.savefig(buffer, format=kind, dpi=300, metadata={"Date": None} if kind == "svg" else None)
+    figure.savefig(buffer, format=kind, dpi=dpi, metadata={"Date": None} if kind == "svg" else None)
     content = buffer.getvalue()
     write_atomically(path, content.replace(INK.encode(), b"#000000") if kind == "svg" else content)

@@ -1,12 +1,10 @@
 """Pictures made of runs: what ESAug does to images, and how accuracy grew epoch by epoch.
 
-Comes in: a pool and the rows of metrics.jsonl; goes out: a PNG file.
+Comes in: a pool and the rows of metrics.jsonl; goes out: a figure.
 """
 
-import io
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -14,20 +12,22 @@ import torch
 from triplee.augment import OPS, apply_op, fourier_mix
 from triplee.data.pool import Pool
 from triplee.data.split import Split
-from triplee.runfolder import write_atomically
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 STRENGTH = 20  # at which the ops are shown
 
 
 def draw_demo_picture(
-    path: Path, pool: Pool, split: Split, curves: Mapping[str, Sequence[Mapping[str, Any]]], title: str
-) -> None:
+    pool: Pool, split: Split, curves: Mapping[str, Sequence[Mapping[str, Any]]], title: str
+) -> "Figure":
     """Views of one training image per source domain under every op, and the runs' accuracy on the target by epoch."""
     from matplotlib.figure import Figure  # slow to import, and only pictures need it
 
     columns = [*OPS, "fourier"]
     domains = [pool.domains.index(name) for name in split.source_domains]
-    figure = Figure(figsize=(13, 6.4), layout="constrained", dpi=110)
+    figure = Figure(figsize=(13, 6.4), layout="constrained")
     top, bottom = figure.subfigures(2, 1, height_ratios=[len(domains), 3.4], squeeze=False).flat
     top.suptitle(f"One op per view: every op of ESAug at strength {STRENGTH} of 30", fontsize=11)
     axes = top.subplots(len(domains), len(columns), squeeze=False)
@@ -53,6 +53,4 @@ def draw_demo_picture(
         axis.grid(alpha=0.3)
         axis.legend(loc="lower right")
     bottom.suptitle(title, fontsize=11)
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png")
-    write_atomically(path, buffer.getvalue())
+    return figure

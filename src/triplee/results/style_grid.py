@@ -42,7 +42,7 @@ def draw_style_grid(
     device = next(stylizer.parameters()).device
     table = StyleTable(stylizer, Windows(pool.images_NCHW, device), np.unique(styles))
     shape = (len(contents) + 1, len(styles) + 1)
-    figure = Figure(figsize=(1.1 * shape[1] + 0.4, 1.1 * shape[0] + 0.4), layout="constrained", dpi=110)
+    figure = Figure(figsize=(1.1 * shape[1] + 0.4, 1.1 * shape[0] + 0.4), layout="constrained")
     axes = figure.subplots(*shape, squeeze=False)
     for axis in axes.flat:
         axis.set(xticks=[], yticks=[])

@@ -15,7 +15,7 @@ from triplee.data.catalog import benchmark_names, find_benchmark
 from triplee.data.load import EMBEDDED, default_recipe, list_data
 from triplee.recipes import has_setting, method_recipe, nearest_recipe
 from triplee.settings import InputError, Recipe, files_in_full, make_recipe, nearest, user_path
-from triplee.sweep.experiment import AVERAGE, Experiment, Row
+from triplee.sweep.experiment import AVERAGE, Experiment, Row, experiment_names, load_experiment
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Grid:
     paper_label: str
     paper: Mapping[tuple[str, str], float]
     cells: Mapping[tuple[str, str, int], tuple[PlannedRun, ...]]
-    is_adapted: bool = False  # to fewer rows or targets, other seeds or recipe keys
+    is_adapted: bool = False  # to fewer rows or targets, other seeds or recipe keys; or a file with a known name
     repeated: Mapping[str, str] = field(default_factory=dict)  # rows left out, each with the row that it repeats
 
     @property
@@ -113,6 +113,7 @@ def plan_grid(
     titles = [c for c in paper.columns if c in columns or c == AVERAGE] if paper else [*columns, AVERAGE]
     rows = tuple(dict.fromkeys(row for row, _, _ in cells))
     baseline = repeated.get(experiment.baseline, experiment.baseline)
+    is_anothers_name = name in experiment_names() and load_experiment(name)[1] != experiment
     return Grid(
         name=name,
         data=sets,
@@ -123,7 +124,7 @@ def plan_grid(
         paper_label=paper.label if paper else "",
         paper=figures,
         cells=cells,
-        is_adapted=bool(narrowed or targets or num_seeds or changes),
+        is_adapted=bool(narrowed or targets or num_seeds or changes or is_anothers_name),
         repeated=repeated,
     )
 

@@ -9,13 +9,13 @@ import json
 import logging
 import os
 import secrets
-import shutil
 import socket
 import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from triplee.engine.train import Interrupted
 from triplee.runfolder import write_atomically
 from triplee.settings import InputError
 from triplee.sweep.work import Ending, Group, train_group
@@ -83,7 +83,9 @@ class RayEngine:
             for task in self._groups:
                 self._ray.cancel(task, force=False)
             if self._groups:
-                self._ray.wait(list(self._groups), num_returns=len(self._groups), timeout=STOP_SECONDS)
+                ready, _ = self._ray.wait(list(self._groups), num_returns=len(self._groups), timeout=STOP_SECONDS)
+                for task in ready:
+                    self._take(self._groups.pop(task), task)
         finally:
             self._ray.shutdown()
             self._token_path.unlink(missing_ok=True)
@@ -114,10 +116,13 @@ def train_anywhere(line: str, token: str) -> tuple[str, dict[str, bytes]]:
     shared = Path(group.out).parent / TOKEN
     if shared.is_file() and shared.read_text() == token:
         return train_group(group).to_json(), {}
-    scratch = Path(tempfile.gettempdir()) / f"triplee-{token}"
-    group = replace(group, out=str(scratch))
-    try:
-        ending = train_group(group)
+    # A folder of its own: a worker that was lost may still run on this node, with the same runs.
+    with tempfile.TemporaryDirectory(prefix="triplee-", ignore_cleanup_errors=True) as scratch:
+        group = replace(group, out=scratch)
+        try:
+            ending = train_group(group)
+        except Interrupted:  # what is finished is sent back all the same
+            ending = Ending("stopped")
         done = set(group.runs) - set(group.unfinished().runs)
         files = {
             str(path.relative_to(scratch)): path.read_bytes()
@@ -126,6 +131,3 @@ def train_anywhere(line: str, token: str) -> tuple[str, dict[str, bytes]]:
             if path.is_file() and path.name != "lock"
         }
         return ending.to_json(), files
-    finally:
-        for run in group.runs:
-            shutil.rmtree(group.folder(run).path, ignore_errors=True)

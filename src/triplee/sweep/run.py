@@ -8,7 +8,7 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -73,9 +73,11 @@ class SweepFolder:
         """Hold the folder against a second sweep."""
         if self.path.exists() and not self.path.is_dir():
             raise InputError(f"{self.path} is a file: choose another --out")
-        is_new = not self.path.exists()
+        is_new = False
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            with suppress(FileExistsError):
+                self.path.mkdir(parents=True)
+                is_new = True
             lock = filelock.FileLock(self.path / "lock")
             lock.acquire(timeout=0)
         except filelock.Timeout:
@@ -85,9 +87,11 @@ class SweepFolder:
         try:
             yield
         finally:
-            lock.release()
             if is_new and [path.name for path in self.path.iterdir()] == ["lock"]:  # nothing came of it
-                shutil.rmtree(self.path, ignore_errors=True)
+                with suppress(OSError):  # not empty: another sweep has just come
+                    (self.path / "lock").unlink()
+                    self.path.rmdir()
+            lock.release()
 
     def run_folder(self, run: PlannedRun) -> RunFolder:
         return RunFolder(self.runs_path / run.name)
