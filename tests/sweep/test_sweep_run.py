@@ -80,6 +80,7 @@ def test_a_finished_sweep_trains_nothing_and_reports(grid: Grid, trained: tuple[
         assert cells == [result["accuracy"], result["oracle_accuracy"], result["last_accuracy"]]
     write_report(report, folder.path / "table")
     assert {"table.md", "table.tex", "table.csv"} <= {path.name for path in folder.path.iterdir()}
+    assert "does not say otherwise: `backbone=digit-cnn`, `weights=none`" in (folder.path / "table.md").read_text()
 
 
 def test_runs_of_another_recipe_or_other_images_are_no_part_of_the_table(

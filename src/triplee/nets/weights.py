@@ -91,7 +91,7 @@ def _imagenet(backbone: str, image_size: int) -> dict[str, Tensor]:
         except Exception as error:  # whatever its hub raises
             raise InputError(
                 f"the imagenet weights of {backbone} cannot be had ({first_line(error)}): "
-                "go online once, or give a file with --weights FILE"
+                "go online once, give a file with --weights FILE, or start from nothing with --set weights=none"
             ) from None
     file = IMAGENET_FILES[backbone]
     path = Path(torch.hub.get_dir()) / "checkpoints" / file
@@ -104,7 +104,8 @@ def _imagenet(backbone: str, image_size: int) -> dict[str, Tensor]:
     except Exception as error:  # of sockets, certificates, HTTP, the disk and the hash
         raise InputError(
             f"the imagenet weights of {backbone} cannot be fetched ({first_line(error)}): "
-            f"put {IMAGENET_ADDRESS}{file} at {path}, or give a file with --weights FILE"
+            f"put {IMAGENET_ADDRESS}{file} at {path}, give a file with --weights FILE,"
+            " or start from nothing with --set weights=none"
         ) from None
     try:
         with path.open("rb") as opened:

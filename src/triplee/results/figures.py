@@ -144,7 +144,7 @@ def _band(axis: "Axes", curves: list[list[float]], its_colour: str, title: str) 
     axis.plot(
         epochs, values.mean(0), color=its_colour, linewidth=1.4, label=title, marker="o" if shortest < 3 else None
     )
-    axis.locator_params(axis="x", integer=True)
+    axis.locator_params(axis="x", integer=True, min_n_ticks=1)
     if len(curves) > 1:
         axis.fill_between(epochs, values.min(0), values.max(0), color=its_colour, alpha=0.15, linewidth=0)
 

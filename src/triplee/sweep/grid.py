@@ -62,6 +62,7 @@ class Grid:
     cells: Mapping[tuple[str, str, int], tuple[PlannedRun, ...]]
     is_adapted: bool = False  # to fewer rows or targets, other seeds or recipe keys; or a file with a known name
     repeated: Mapping[str, str] = field(default_factory=dict)  # rows left out, each with the row that it repeats
+    changes: Mapping[str, Any] = field(default_factory=dict)  # of recipe keys, for every row that does not set its own
 
     @property
     def file_name(self) -> str:
@@ -126,6 +127,7 @@ def plan_grid(
         cells=cells,
         is_adapted=bool(narrowed or targets or num_seeds or changes or is_anothers_name),
         repeated=repeated,
+        changes=changes or {},
     )
 
 
