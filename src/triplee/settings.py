@@ -86,6 +86,9 @@ class Recipe(BaseModel):
     lr_gamma: float = Field(default=0.5, gt=0, le=1)
     momentum: float = Field(default=0.9, ge=0, lt=1)
     weight_decay: float = Field(default=1e-3, ge=0)
+    average_epochs: int = Field(
+        default=1, ge=1, description="test and keep weights averaged over about so many epochs; 1 = as they are"
+    )
     supcon_weight: float = Field(default=1.0, ge=0, description="weight of the supervised contrast; 0 leaves it out")
     temperature: float = Field(default=0.07, gt=0)
     augment: Literal["none", "vanilla", "standard", "esaug"] = "esaug"

@@ -15,7 +15,7 @@ from triplee.augment import apply_draw
 from triplee.data.pool import Pool
 from triplee.data.split import split_pool
 from triplee.engine import batched, captured, gpu, style_fit, windows
-from triplee.engine.epoch import EpochProgress, MemberSpec, Share
+from triplee.engine.epoch import EpochProgress, MemberSpec, MemberTensors, Share
 from triplee.engine.member import Member
 from triplee.engine.run_state import Run
 from triplee.engine.stack import Stack
@@ -69,7 +69,7 @@ class Plain:
 
     def steps(self, share: Share, first: int, stop: int) -> np.ndarray:
         """Losses (steps, 2) of some steps of an epoch."""
-        self.member.rate.fill_(share.rate)
+        self.member.set_rate(share.rate)
         losses = []
         for start, end in zip(share.bounds[first:stop], share.bounds[first + 1 : stop + 1], strict=True):
             index_V = share.index_V[start:end]
@@ -130,18 +130,19 @@ def test_captured_steps_are_those_of_eager_and_of_cpu(
     while done < STEPS:
         share, progress = Share.of(spec, epoch), EpochProgress.start(1)
         while (first := progress.steps[0]) < share.num_steps:
-            before = [{n: t.clone() for n, t in tensors.items()} for tensors in stack.executors[0].tensors(0)]
+            kinds = [{n: t.clone() for n, t in tensors.items()} for tensors in stack.executors[0].tensors(0)]
+            before = MemberTensors(*kinds)
             sums = np.array([progress.cross_entropy[0], progress.contrast[0]])
             stack.train_epoch([epoch], progress, lambda: True)
             ours = np.array([progress.cross_entropy[0], progress.contrast[0]]) - sums
             after = stack.member_weights(0)
             for name, one in plain.items():
-                one.member.load(*before)
+                one.member.load(before)
                 theirs = one.steps(share, first, progress.steps[0]).sum(0)
                 apart[f"losses, {name}"].append(float(np.abs(ours / theirs - 1).max()))
-                learned = one.member.tensors()[0]
-                moved = [(learned[n].to(GPU) - before[0][n]).double().norm() for n in before[1]]
-                missed = [(learned[n].to(GPU) - after[n]).double().norm() for n in before[1]]
+                learned = one.member.tensors().network
+                moved = [(learned[n].to(GPU) - before.network[n]).double().norm() for n in before.momentum]
+                missed = [(learned[n].to(GPU) - after[n]).double().norm() for n in before.momentum]
                 apart[f"weights, {name}"].append(float(torch.stack(missed).norm() / torch.stack(moved).norm()))
             done += progress.steps[0] - first
         epoch += 1

@@ -208,6 +208,44 @@ def test_stopping_and_going_on_changes_nothing(small: Pool) -> None:
     assert all(torch.equal(t, straight.member_tensors(1)[n]) for n, t in stack.member_tensors(1).items())
 
 
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_averaged_weights_follow_the_trained_ones(small: Pool, precision: str) -> None:
+    """Of three epochs with a window of two, by hand; they predict, are kept, and survive a checkpoint."""
+    plain, stack = make_stack(small, [0], precision), make_stack(small, [0], precision, average_epochs=2)
+    expected, index_N = {}, np.arange(60)
+    for epoch, weight in enumerate((1.0, 0.5, 0.5)):
+        for one in (plain, stack):
+            one.train_epoch([epoch], EpochProgress.start(1), lambda: False)
+        trained = plain.member_weights(0)
+        expected = {
+            n: t.clone() if epoch == 0 else expected[n].lerp(t, weight) for n, t in trained.items() if n[0] != "h"
+        }
+    assert all(torch.equal(plain.member_weights(0)[n], stack.executors[0].tensors(0).network[n]) for n in expected)
+    for name, tensor in expected.items():
+        torch.testing.assert_close(stack.member_weights(0)[name], tensor, msg=name)
+    outputs = stack.probabilities([0], index_N)
+    assert not torch.equal(outputs, plain.probabilities([0], index_N))
+    plain.load_member_tensors(0, {f"network.{n}": t for n, t in stack.member_weights(0).items()})
+    assert torch.equal(outputs, plain.probabilities([0], index_N))
+    again = make_stack(small, [0], precision, average_epochs=2)
+    again.load_member_tensors(0, stack.member_tensors(0))
+    assert torch.equal(outputs, again.probabilities([0], index_N))
+    for one in (again, stack):
+        one.train_epoch([3], EpochProgress.start(1), lambda: False)
+    assert all(torch.equal(t, stack.member_tensors(0)[n]) for n, t in again.member_tensors(0).items())
+
+
+def test_an_average_takes_an_epoch_in_once(small: Pool) -> None:
+    """However often the epoch is stopped."""
+    straight, stack = (make_stack(small, [0], average_epochs=3) for _ in range(2))
+    progress = EpochProgress.start(1)
+    train(straight, 2)
+    train(stack, 1)
+    for _ in range(100):
+        stack.train_epoch([1], progress, lambda: True)
+    assert all(torch.equal(t, straight.member_tensors(0)[n]) for n, t in stack.member_tensors(0).items())
+
+
 def test_a_single_view_without_contrast_trains(small: Pool) -> None:
     """b·r = 1 is allowed without contrast; a last batch of one view with contrast has no batch statistics to use."""
     train(make_stack(small, [0], batch_size=1, replay=1, supcon_weight=0.0), 1)

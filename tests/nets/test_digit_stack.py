@@ -103,7 +103,7 @@ def test_a_step_is_the_step_of_autograd(values: dict) -> None:
             with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
                 expected = trial.plain_step(optimizers[member], network, step, member)
             assert trial.losses[step, member].tolist() == pytest.approx(expected, rel=TOLERANCE, abs=TOLERANCE)
-            weights, momenta = trial.stack.state(member)
+            weights, momenta, _ = trial.stack.state(member)
             assert weights.keys() == network.state_dict().keys()
             exact = {name: tensor for name, tensor in network.state_dict().items() if tensor.is_floating_point()}
             allowed = dict.fromkeys(exact, TOLERANCE)
@@ -137,8 +137,8 @@ def test_members_that_rest_stay_as_they_are() -> None:
         assert all(torch.equal(got[1][name], tensor) for name, tensor in expected[1].items())
     assert torch.equal(both.losses[0, 1], trial.losses[0, 1])
     assert int(both.stack.step_number) == int(trial.stack.step_number) == 1
-    weights, momenta = trial.stack.state(1)
-    trial.stack.load(0, weights, momenta)
+    weights, momenta, _ = trial.stack.state(1)
+    trial.stack.load(0, weights, momenta, {})
     again = trial.stack.state(0)
     assert all(torch.equal(again[0][name], tensor) for name, tensor in weights.items())
     assert all(torch.equal(again[1][name], tensor) for name, tensor in momenta.items())
@@ -157,13 +157,33 @@ def test_predictions_are_the_networks() -> None:
 
 
 @runs_kernels
+def test_averages_predict() -> None:
+    """Of one member half of the way to its trained weights, of the other all of it."""
+    trial = Trial()
+    start = trial.stack.state(0)[0]
+    trial.step()
+    trial.stack.average({0: 0.5, 1: 1.0})
+    states = [trial.stack.state(member) for member in range(MEMBERS)]
+    for name, tensor in start.items():
+        if "running" not in name and "tracked" not in name:
+            torch.testing.assert_close(states[0][2][name], (tensor + states[0][0][name]) / 2)
+    assert all(torch.equal(states[1][2][name], tensor) for name, tensor in states[1][0].items())
+    index = torch.arange(5, device=DEVICE)
+    logits = trial.stack.predict([0, 1], trial.images, index)
+    for network, state, got in zip(trial.networks, states, logits, strict=True):
+        network.load_state_dict(state[2])
+        with torch.no_grad():
+            torch.testing.assert_close(got, network.eval()(trial.images[index]), rtol=TOLERANCE, atol=TOLERANCE / 10)
+
+
+@runs_kernels
 @pytest.mark.parametrize("value", [torch.nan, torch.inf], ids=str)
 def test_what_is_not_finite_reaches_the_loss(value: float) -> None:
     """Neither pooling nor ReLU may swallow it: the loss is where a failed member is noticed."""
     trial = Trial()
-    weights, momenta = trial.stack.state(0)
+    weights, momenta, _ = trial.stack.state(0)
     weights["backbone.layers.3.weight"][5] = value
-    trial.stack.load(0, weights, momenta)
+    trial.stack.load(0, weights, momenta, {})
     trial.step()
     assert not trial.losses[0, 0].isfinite().all() and trial.losses[0, 1].isfinite().all()
     assert not trial.stack.predict([0], trial.images, torch.arange(3, device=DEVICE)).isfinite().all()

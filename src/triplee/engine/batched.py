@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from triplee.augment.available import find_kernels
-from triplee.engine.epoch import MemberSpec, Resident, Share
+from triplee.engine.epoch import MemberSpec, MemberTensors, Resident, Share
 from triplee.engine.gpu import Chunk, GpuMembers, activation_bytes
 
 EVALUATE_BYTES = 256 << 20  # of the first layer's outputs
@@ -105,6 +105,9 @@ class BatchedMembers(GpuMembers):
     def _step(self, members: int) -> None:
         self.stack.step(self.views, self.index, self.labels, self.counts, self.losses, members)
 
+    def average(self, weights: dict[int, float]) -> None:
+        self.stack.average({self.place[k]: weight for k, weight in weights.items()})
+
     def probabilities(self, members: Sequence[int], index_N: np.ndarray) -> Tensor:
         places = [self.place[k] for k in members]
         height, width = self.images.shape[2:]
@@ -117,8 +120,9 @@ class BatchedMembers(GpuMembers):
             outputs.append(self.stack.predict(places, images, index).softmax(2))
         return torch.cat(outputs, 1)
 
-    def tensors(self, member: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        return self.stack.state(self.place[member])
+    def tensors(self, member: int) -> MemberTensors:
+        network, momentum, average = self.stack.state(self.place[member])
+        return MemberTensors(network, momentum, average if self.specs[member].recipe.average_epochs > 1 else {})
 
-    def load(self, member: int, weights: dict[str, Tensor], momenta: dict[str, Tensor]) -> None:
-        self.stack.load(self.place[member], weights, momenta)
+    def load(self, member: int, tensors: MemberTensors) -> None:
+        self.stack.load(self.place[member], *tensors)

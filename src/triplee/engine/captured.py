@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from triplee.engine.epoch import MemberSpec, Resident, Share
+from triplee.engine.epoch import MemberSpec, MemberTensors, Resident, Share
 from triplee.engine.gpu import Chunk, GpuMembers, activation_bytes
 from triplee.engine.member import Member
 
@@ -39,7 +39,7 @@ class CapturedMembers(GpuMembers):
     def begin_epoch(self, shares: dict[int, Share]) -> None:
         for k, share in shares.items():
             with torch.cuda.stream(self.lanes[self.lane_of[k]]):
-                self.members[k].rate.fill_(share.rate)
+                self.members[k].set_rate(share.rate)
 
     def enqueue(self, chunk: Chunk) -> list[torch.cuda.Event]:
         self._capture_all(chunk)
@@ -97,8 +97,7 @@ class CapturedMembers(GpuMembers):
         """Steps that leave no trace, in which cuDNN tries out its algorithms; gives the bytes that a step takes."""
         member, stream = self.members[k], self.lanes[self.lane_of[k]]
         member.training_network.train()
-        weights, momenta = member.tensors()
-        written = (*weights.values(), *momenta.values())
+        written = member.written()
         with torch.cuda.stream(stream), _cudnn(benchmark=True):
             kept = [tensor.clone() for tensor in written]
             torch.cuda.reset_peak_memory_stats(self.device)
@@ -131,21 +130,25 @@ class CapturedMembers(GpuMembers):
         self.losses[:, column].index_copy_(0, row, losses[None])
         row.add_(1)
 
+    def average(self, weights: dict[int, float]) -> None:
+        for k, weight in weights.items():
+            self.members[k].average(weight)
+
     def probabilities(self, members: Sequence[int], index_N: np.ndarray) -> Tensor:
         batch = max(1, EVALUATE_BYTES // math.prod(self.images.shape[1:]))
         parts = torch.from_numpy(index_N).to(self.device).split(batch)
         outputs = []
         with _cudnn(benchmark=False):
             for k in members:
-                self.members[k].network.eval()
+                self.members[k].averaged.eval()
                 outputs.append(torch.cat([self.members[k].predict(self.images[part]) for part in parts]))
         return torch.stack(outputs)
 
-    def tensors(self, member: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    def tensors(self, member: int) -> MemberTensors:
         return self.members[member].tensors()
 
-    def load(self, member: int, weights: dict[str, Tensor], momenta: dict[str, Tensor]) -> None:
-        self.members[member].load(weights, momenta)
+    def load(self, member: int, tensors: MemberTensors) -> None:
+        self.members[member].load(tensors)
 
 
 def _cudnn(benchmark: bool) -> AbstractContextManager[None]:

@@ -6,6 +6,7 @@ Axes: M members, N images, V views.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -47,6 +48,14 @@ class MemberSpec:
         return network
 
 
+class MemberTensors(NamedTuple):
+    """A member by name: its network's state dict, momenta, and the averaged state dict where its recipe has one."""
+
+    network: dict[str, Tensor]
+    momentum: dict[str, Tensor]
+    average: dict[str, Tensor]
+
+
 @dataclass(frozen=True)
 class Resident:
     """What lies ready for all members of a stack, where, and in which precision they compute."""
@@ -67,6 +76,7 @@ class Share:
     bounds: np.ndarray  # of the steps, in views
     index_V: np.ndarray
     draw: Draw
+    weight: float  # of the epoch's last weights in the average
 
     @property
     def num_steps(self) -> int:
@@ -79,7 +89,8 @@ class Share:
         rng = generator(spec.seed, "views", spec.index, epoch)
         labels = None if spec.labels_N is None else (spec.labels_N[index_V], spec.labels_N[spec.train_N])
         draw = draw_views(recipe, rng, len(index_V), spec.train_N, labels)
-        return cls(epoch, recipe.learning_rate(epoch), plan.bounds * recipe.replay, index_V, draw)
+        weight = 1 / min(epoch + 1, recipe.average_epochs)
+        return cls(epoch, recipe.learning_rate(epoch), plan.bounds * recipe.replay, index_V, draw, weight)
 
 
 @dataclass

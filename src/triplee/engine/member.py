@@ -1,4 +1,4 @@
-"""One member: its network and momenta, and one training step (Algorithm 1, the inner loop).
+"""One member: its network, momenta and averaged weights, and one training step (Algorithm 1, the inner loop).
 
 Comes in: what the member is told by its spec, and uint8 views with labels; goes out: the two losses of the step.
 """
@@ -6,98 +6,92 @@ Comes in: what the member is told by its spec, and uint8 views with labels; goes
 import copy
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from triplee.engine.epoch import MemberSpec
+from triplee.engine.epoch import MemberSpec, MemberTensors
 from triplee.engine.losses import replay_loss
-from triplee.nets.network import Network
-
-copy_all = torch._foreach_copy_  # pyright: ignore[reportPrivateImportUsage]
+from triplee.nets.flat_weights import FlatWeights, sgd
 
 
 class Member:
     """A network that trains by itself, eagerly or inside a captured graph."""
 
     def __init__(self, spec: MemberSpec, device: torch.device, precision: str) -> None:
+        recipe = spec.recipe
         self.spec, self.device, self.precision = spec, device, precision
-        self.network = spec.build().to(device)
-        self.parameters = [p for p in self.network.parameters() if p.requires_grad]
-        self.momenta = [torch.zeros_like(p) for p in self.parameters]
-        self.rate = torch.tensor(spec.recipe.lr, device=device)  # on the device, where a captured graph reads it
-        twin_of = {}
-        self.training_network = self.network
-        if precision == "bfloat16":
-            self.training_network, twin_of = _rounded_twin(self.network)
-        self.leaves = [twin_of.get(p, p) for p in self.parameters]  # where gradients arrive
-        self.rounded = [k for k, p in enumerate(self.parameters) if p in twin_of]  # their numbers
+        self.network = self.training_network = self.averaged = spec.build().to(device)
+        if recipe.average_epochs > 1:
+            self.averaged = copy.deepcopy(self.network)
+        named = {name: p for name, p in self.network.named_parameters() if p.requires_grad}
+        self.flat = FlatWeights(self.network) if precision == "bfloat16" else None
+        self.momenta: dict[str, Tensor] = {name: torch.zeros_like(p) for name, p in named.items()}
+        self.rest = named  # the parameters that are not in `flat`
+        if self.flat:
+            self.training_network = self.flat.twin
+            names = {parameter: name for name, parameter in named.items()}
+            self.momenta |= zip((names[p] for p in self.flat.parameters), self.flat.momenta, strict=True)
+            in_flat = set(self.flat.parameters)
+            self.rest = {name: parameter for name, parameter in named.items() if parameter not in in_flat}
+        # A row of the update kernel's. On the device, where a captured graph reads it.
+        self.rates = torch.tensor([[recipe.lr, recipe.momentum, recipe.weight_decay, 0.0, 0.0]], device=device)
+
+    def set_rate(self, rate: float) -> None:
+        self.rates[0, 0].fill_(rate)
 
     def step(self, views_u8: Tensor, labels: Tensor) -> Tensor:
         """Train on one batch; gives cross-entropy and contrast, still on the device."""
         recipe = self.spec.recipe
-        if self.rounded:
-            with torch.no_grad():
-                copy_all([self.leaves[k] for k in self.rounded], [self.parameters[k] for k in self.rounded])
         loss = replay_loss(self.training_network, views_u8, labels, recipe, self._autocast())
         loss.total.backward()
-        gradients = self._take_gradients()
-        # What torch.optim.SGD(fused=True) calls: one pass over all weights, on either kind of device.
-        torch._fused_sgd_(  # pyright: ignore[reportPrivateImportUsage]
-            [self.parameters[k] for k in gradients],
-            list(gradients.values()),
-            [self.momenta[k] for k in gradients],
-            weight_decay=recipe.weight_decay,
-            momentum=recipe.momentum,
-            lr=self.rate,
-            dampening=0.0,
-            nesterov=False,
-            maximize=False,
-            is_first_step=False,
-        )
+        with torch.no_grad():
+            if self.flat:
+                self.flat.update([leaf.grad for leaf in self.flat.leaves], self.rates, recipe)
+                for leaf in self.flat.leaves:
+                    leaf.grad = None
+            gradients = {name: p.grad for name, p in self.rest.items() if p.grad is not None}
+            if gradients:
+                parameters, momenta = ([tensors[name] for name in gradients] for tensors in (self.rest, self.momenta))
+                sgd(parameters, gradients.values(), momenta, self.rates, recipe)
+            for parameter in self.rest.values():
+                parameter.grad = None
         return torch.stack([loss.cross_entropy, loss.contrast]).detach()
 
-    def _take_gradients(self) -> dict[int, Tensor]:
-        """Of the parameters that took part, by number, in float32; members that take turns on a stream share memory."""
-        gradients = {k: leaf.grad for k, leaf in enumerate(self.leaves) if leaf.grad is not None}
-        for leaf in self.leaves:
-            leaf.grad = None
-        exact = {k: torch.empty_like(self.parameters[k]) for k in self.rounded if k in gradients}
-        if exact:
-            copy_all(list(exact.values()), [gradients[k] for k in exact])
-        return gradients | exact
+    @torch.no_grad()
+    def average(self, weight: float) -> None:
+        """Move the averaged network towards the trained one, by so much of the way."""
+        if self.averaged is self.network:
+            return
+        averages = self.averaged.state_dict()
+        for name, tensor in self.network.state_dict().items():
+            averages[name].lerp_(tensor, weight) if tensor.is_floating_point() else averages[name].copy_(tensor)
 
     @torch.inference_mode()
     def predict(self, images_u8: Tensor) -> Tensor:
-        """Softmax outputs on clean images; the network must be in evaluation mode."""
+        """Softmax outputs on clean images; the averaged network must be in evaluation mode."""
         with self._autocast():
-            return self.network(images_u8).float().softmax(1)
+            return self.averaged(images_u8).float().softmax(1)
 
     def _autocast(self) -> torch.autocast:
         # A new one each time: it remembers what to go back to, so threads cannot share it.
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bfloat16")
 
-    def tensors(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """The network's state dict and the momenta by parameter name, not copied."""
-        names = [name for name, parameter in self.network.named_parameters() if parameter.requires_grad]
-        return dict(self.network.state_dict()), dict(zip(names, self.momenta, strict=True))
+    def tensors(self) -> MemberTensors:
+        """The member by name, not copied."""
+        averages = {} if self.averaged is self.network else dict(self.averaged.state_dict())
+        return MemberTensors(dict(self.network.state_dict()), self.momenta, averages)
 
-    def load(self, weights: dict[str, Tensor], momenta: dict[str, Tensor]) -> None:
+    def written(self) -> list[Tensor]:
+        """All that a step changes."""
+        tensors = self.tensors()
+        copies = [self.flat.copies] if self.flat else []
+        return [*tensors.network.values(), *tensors.momentum.values(), *copies]
+
+    def load(self, tensors: MemberTensors) -> None:
         """Take over such tensors, in place: a captured graph knows the old ones by address."""
-        self.network.load_state_dict(weights)
-        for name, momentum in self.tensors()[1].items():
-            momentum.copy_(momenta[name]) if name in momenta else momentum.zero_()
-
-
-def _rounded_twin(network: Network) -> tuple[Network, dict[nn.Parameter, nn.Parameter]]:
-    """A network that shares all with another but the weights that autocast rounds, and for each of these its twin.
-
-    Autocast would round them one by one in every step, and widen each one's gradient; in lists that is one pass each.
-    """
-    twin, twin_of = copy.deepcopy(network), {}
-    for module, other in zip(network.modules(), twin.modules(), strict=True):
-        if type(module) in (nn.Conv2d, nn.Linear):  # no kind of them that works on its weights first
-            for name, parameter in module.named_parameters(recurse=False):
-                twin_of[parameter] = nn.Parameter(parameter.detach().bfloat16())
-                setattr(other, name, twin_of[parameter])
-        else:
-            other._parameters, other._buffers = module._parameters, module._buffers
-    return twin, twin_of
+        self.network.load_state_dict(tensors.network)
+        if self.averaged is not self.network:
+            self.averaged.load_state_dict(tensors.average or tensors.network)
+        if self.flat:
+            self.flat.round()
+        for name, momentum in self.momenta.items():
+            momentum.copy_(tensors.momentum[name]) if name in tensors.momentum else momentum.zero_()

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from triplee.augment.style import StyleTable
 from triplee.data.pool import MappedImages
-from triplee.engine.epoch import EpochProgress, MemberSpec, Resident, Share
+from triplee.engine.epoch import EpochProgress, MemberSpec, MemberTensors, Resident, Share
 from triplee.engine.threads import ThreadedMembers
 from triplee.engine.windows import Windows, place_images
 from triplee.settings import Recipe
@@ -34,9 +34,10 @@ class Executor(Protocol):
     def train_epoch(
         self, shares: dict[int, Share], progress: EpochProgress, after_steps: Callable[[], bool]
     ) -> None: ...
-    def probabilities(self, members: Sequence[int], index_N: np.ndarray) -> Tensor: ...
-    def tensors(self, member: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]: ...
-    def load(self, member: int, weights: dict[str, Tensor], momenta: dict[str, Tensor]) -> None: ...
+    def average(self, weights: dict[int, float]) -> None: ...  # take a member's weights in, with this weight
+    def probabilities(self, members: Sequence[int], index_N: np.ndarray) -> Tensor: ...  # by averaged weights
+    def tensors(self, member: int) -> MemberTensors: ...
+    def load(self, member: int, tensors: MemberTensors) -> None: ...
 
 
 def native_precision(recipe: Recipe, device: torch.device) -> str:
@@ -144,6 +145,8 @@ class Stack:
             }
             if own and not stopping.is_set():
                 executor.train_epoch(own, progress, after_steps_of_any)
+                done = [k for k, share in own.items() if progress.steps[k] == share.num_steps]
+                executor.average({k: own[k].weight for k in done})
         self._seconds["train"] += time.perf_counter() - started
 
     def _shares(self, epoch_M: Sequence[int | None]) -> dict[int, Share]:
@@ -175,15 +178,19 @@ class Stack:
         self._seconds["evaluate"] += time.perf_counter() - started
 
     def member_weights(self, member: int) -> dict[str, Tensor]:
-        """A member's network as a state dict."""
-        return self.executors[member].tensors(member)[0]
+        """The network that a member is tested by, as a state dict."""
+        tensors = self.executors[member].tensors(member)
+        return tensors.average or tensors.network
 
     def member_tensors(self, member: int) -> dict[str, Tensor]:
-        """Weights, buffers and momentum of a member, by name: what a checkpoint holds."""
-        weights, momenta = self.executors[member].tensors(member)
-        return {f"network.{n}": t for n, t in weights.items()} | {f"momentum.{n}": t for n, t in momenta.items()}
+        """Weights, buffers, momentum and averages of a member, by name: what a checkpoint holds."""
+        kinds = self.executors[member].tensors(member)._asdict()
+        return {f"{kind}.{name}": tensor for kind, tensors in kinds.items() for name, tensor in tensors.items()}
 
     def load_member_tensors(self, member: int, tensors: dict[str, Tensor]) -> None:
-        weights = {n.removeprefix("network."): t for n, t in tensors.items() if n.startswith("network.")}
-        momenta = {n.removeprefix("momentum."): t for n, t in tensors.items() if n.startswith("momentum.")}
-        self.executors[member].load(member, weights, momenta)
+        """Take over a checkpoint; missing momenta are zero, and without averages the weights stand for them."""
+        kinds: dict[str, dict[str, Tensor]] = {kind: {} for kind in MemberTensors._fields}
+        for name, tensor in tensors.items():
+            kind, _, rest = name.partition(".")
+            kinds[kind][rest] = tensor
+        self.executors[member].load(member, MemberTensors(**kinds))

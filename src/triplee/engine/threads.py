@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from triplee.augment import apply_draw
-from triplee.engine.epoch import EpochProgress, MemberSpec, Resident, Share
+from triplee.engine.epoch import EpochProgress, MemberSpec, MemberTensors, Resident, Share
 from triplee.engine.member import Member
 
 # Pixels augmented at once: enough views to spread each op's fixed cost, few enough to stay in cache and in step.
@@ -57,7 +57,7 @@ class ThreadedMembers:
     def _train_some(self, k: int, share: Share, progress: EpochProgress, after_step: Callable[[], bool]) -> None:
         """As many steps as are augmented at once, or fewer when the epoch ends or `after_step` says stop."""
         member, first = self.members[k], progress.steps[k]
-        member.rate.fill_(share.rate)
+        member.set_rate(share.rate)
         member.training_network.train()
         steps_at_once = AUGMENT_BYTES // (member.spec.views_per_step * self.image_bytes)
         bounds = share.bounds[first : first + max(1, steps_at_once) + 1]
@@ -72,11 +72,15 @@ class ThreadedMembers:
                 break
         progress.add(k, torch.stack(losses).cpu())
 
+    def average(self, weights: dict[int, float]) -> None:
+        for k, weight in weights.items():
+            self.members[k].average(weight)
+
     def probabilities(self, members: Sequence[int], index_N: np.ndarray) -> Tensor:
         outputs: dict[int, Tensor] = {}
 
         def predict(k: int) -> bool:
-            self.members[k].network.eval()
+            self.members[k].averaged.eval()
             batch = max(1, EVALUATE_BYTES // self.image_bytes)
             index = torch.from_numpy(index_N)
             outputs[k] = torch.cat([self.members[k].predict(self.images[part]) for part in index.split(batch)])
@@ -85,11 +89,11 @@ class ThreadedMembers:
         self._side_by_side(predict, members)
         return torch.stack([outputs[k] for k in members])
 
-    def tensors(self, member: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    def tensors(self, member: int) -> MemberTensors:
         return self.members[member].tensors()
 
-    def load(self, member: int, weights: dict[str, Tensor], momenta: dict[str, Tensor]) -> None:
-        self.members[member].load(weights, momenta)
+    def load(self, member: int, tensors: MemberTensors) -> None:
+        self.members[member].load(tensors)
 
     def _side_by_side(self, work: Callable[[int], bool], members: Sequence[int]) -> None:
         """Call `work(member)` for each member until it says that the member is done, members side by side.

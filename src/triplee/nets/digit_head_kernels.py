@@ -207,23 +207,3 @@ def losses(
         tl.store(projection_gradients + place, tl.where(valid[:, None], turned, 0.0), mask=(view < views)[:, None])
     else:
         tl.store(sums + moment * 2 + 1, 0.0)
-
-
-@triton.jit
-def update(active, weights, momenta, gradients, copies, rates, step, advance, size, BLOCK: tl.constexpr):
-    """SGD with momentum and weight decay on all members' weights (M, P), and their copy for the matrix units."""
-    slot = tl.program_id(1).to(tl.int64)
-    member = tl.load(active + slot)
-    k = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    exists = k < size
-    rate, momentum = tl.load(rates + member * 5), tl.load(rates + member * 5 + 1)
-    decay = tl.load(rates + member * 5 + 2)
-    place = member * size + k
-    weight = tl.load(weights + place, mask=exists)
-    moved = momentum * tl.load(momenta + place, mask=exists) + tl.load(gradients + place, mask=exists) + decay * weight
-    weight -= rate * moved
-    tl.store(momenta + place, moved, mask=exists)
-    tl.store(weights + place, weight, mask=exists)
-    tl.store(copies + place, weight.to(copies.dtype.element_ty), mask=exists)
-    if (tl.program_id(0) == 0) & (tl.program_id(1) == 0):
-        tl.store(step, tl.load(step) + advance)  # the last kernel of a step: nobody reads it any more

@@ -19,8 +19,8 @@ from triplee.nets import digit_head_kernels as head_kernels
 from triplee.nets import digit_kernels as kernels
 from triplee.nets.digit_cnn import DigitCNN
 from triplee.nets.network import PROJECTION_SIZE, Network
+from triplee.nets.update_kernel import RATES, update_members
 
-RATES = 5  # a member's learning rate, momentum, weight decay, weight of the contrast, 1 / temperature
 CONVOLUTIONS = tuple(f"backbone.layers.{k}" for k in (0, 3, 6, 9))
 ALIGNMENT = 16  # elements: each layer begins where a wide load may
 
@@ -77,6 +77,7 @@ class DigitStack:
         self.by_name = {layer.name: layer for layer in self.layers}
         self.weights = torch.zeros(members, row, device=device)
         self.momenta, self.gradients = torch.zeros_like(self.weights), torch.zeros_like(self.weights)
+        self.averages = torch.zeros_like(self.weights)  # what predicts
         self.copies = self.weights if dtype == torch.float32 else torch.zeros_like(self.weights, dtype=dtype)
         self.running = torch.zeros(members, 2, features, device=device)
         self.batches_M = [0] * members
@@ -84,7 +85,7 @@ class DigitStack:
         self.step_number = torch.zeros((), dtype=torch.int64, device=device)
         self.active = torch.arange(members, device=device)  # which members a step is for: its first ones
         for member, network in enumerate(networks):
-            self.load(member, network.state_dict(), {})
+            self.load(member, network.state_dict(), {}, {})
         self.activations = self._activations(views, self.slots)
         self._make_buffers()
 
@@ -115,26 +116,38 @@ class DigitStack:
         parts = -(-self.views // self.views_at_once)
         self.partial = torch.empty(self.num_members, parts, 33 * 64, device=device)
 
-    def load(self, member: int, weights: dict[str, Tensor], momenta: dict[str, Tensor]) -> None:
-        """Take over one member's state dict, and its momenta by parameter name (those missing are zero)."""
+    def load(
+        self, member: int, weights: dict[str, Tensor], momenta: dict[str, Tensor], averages: dict[str, Tensor]
+    ) -> None:
+        """Take over one member's state dict, momenta and averages by name; without these zeros and the weights."""
         self._put(self.weights[member], weights)
         self.momenta[member].zero_()
         if momenta:
             self._put(self.momenta[member], momenta)
+        self._put(self.averages[member], averages or weights)
         self.copies[member].copy_(self.weights[member])
         if self.has_head:
             self.running[member, 0].copy_(weights["head.1.running_mean"])
             self.running[member, 1].copy_(weights["head.1.running_var"])
             self.batches_M[member] = int(weights["head.1.num_batches_tracked"])
 
-    def state(self, member: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """One member's state dict and momenta, copies under torch's names and in torch's layout."""
-        weights = self._take(self.weights[member])
+    def average(self, weights: dict[int, float]) -> None:
+        """Move these members' averages towards their weights, by so much of the way."""
+        members = list(weights)
+        shares = torch.tensor(list(weights.values()), device=self.device)[:, None]
+        self.averages[members] = self.averages[members].lerp(self.weights[members], shares)
+
+    def state(self, member: int) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:
+        """One member's state dict, momenta and averages, copies under torch's names and in torch's layout."""
+        weights, averages = self._take(self.weights[member]), self._take(self.averages[member])
         if self.has_head:
-            weights["head.1.running_mean"] = self.running[member, 0].clone()
-            weights["head.1.running_var"] = self.running[member, 1].clone()
-            weights["head.1.num_batches_tracked"] = torch.tensor(self.batches_M[member])
-        return weights, self._take(self.momenta[member])
+            running = {
+                "head.1.running_mean": self.running[member, 0].clone(),
+                "head.1.running_var": self.running[member, 1].clone(),
+                "head.1.num_batches_tracked": torch.tensor(self.batches_M[member]),
+            }
+            weights, averages = weights | running, averages | running
+        return weights, self._take(self.momenta[member]), averages
 
     def _put(self, row: Tensor, tensors: dict[str, Tensor]) -> None:
         for layer in self.layers:
@@ -181,7 +194,7 @@ class DigitStack:
         advance: int,
     ) -> None:
         outputs, codes = self.activations
-        self._convolve(images, index, self.views, outputs, codes, self.views, active)
+        self._convolve(images, index, self.views, outputs, codes, self.views, active, self.copies)
         features = outputs[-1]
         self._linear("classifier", features, self.logits, active)
         if self.has_head:
@@ -199,10 +212,8 @@ class DigitStack:
             self._norm_back(counts, active)
             self._linear_back("head.0", features, self.hidden_gradients, self.back[-1], active, add=True)
         self._convolve_back(images, index, active)
-        size = self.weights.shape[1]
-        head_kernels.update[(triton.cdiv(size, 1024), len(active))](
-            *(active, self.weights, self.momenta, self.gradients, self.copies, self.rates, self.step_number),
-            *(advance, size, 1024),
+        update_members(
+            *(active, self.weights, self.momenta, self.gradients, self.copies, self.rates, self.step_number, advance)
         )
 
     def _norm(self, counts: Tensor, active: Tensor) -> None:
@@ -220,17 +231,21 @@ class DigitStack:
         )
 
     def predict(self, members: Sequence[int], images: Tensor, index_V: Tensor) -> Tensor:
-        """Logits (members, V, classes) of some members on the images that `index_V` names."""
+        """Logits (members, V, classes) of some members' averages on the images that `index_V` names."""
         count, views = len(members), len(index_V)
+        weights = self.averages[list(members)]
         outputs, codes = self._activations(views, count)
         logits = torch.empty(count, views, self.num_classes, device=self.device)
         self.step_number.zero_()
-        self._convolve(images, index_V, 0, outputs, codes, views, torch.tensor(members, device=self.device))
+        rounded = weights.to(self.dtype)
+        self._convolve(images, index_V, 0, outputs, codes, views, torch.arange(count, device=self.device), rounded)
         features = outputs[-1].view(count, views, self.num_features)
         layer = self.by_name["classifier"]
-        weight = self.copies[members, layer.offset : layer.offset + layer.num_weights].view(count, *layer.shape)
         end = layer.offset + layer.num_weights
-        bias = self.weights[members, end : end + layer.num_biases]
+        weight, bias = (
+            rounded[:, layer.offset : end].view(count, *layer.shape),
+            weights[:, end : end + layer.num_biases],
+        )
         torch.baddbmm(bias[:, None], features.float(), weight.float().transpose(1, 2), out=logits)
         return logits
 
@@ -247,19 +262,20 @@ class DigitStack:
         codes: list[Tensor],
         views: int,
         active: Tensor,
+        weights: Tensor,
     ) -> None:
-        stride, side = self.weights.shape[1], self.size
+        stride, side = weights.shape[1], self.size
         scale, shift = _normalisation()
         grid = (triton.cdiv(views * (side // 2) ** 2, 64), len(active))
         kernels.first_forward[grid](
-            *(active, images, index, index_stride, self.step_number, self.copies, outputs[0], codes[0]),
+            *(active, images, index, index_stride, self.step_number, weights, outputs[0], codes[0]),
             *(self.num_members, views, side, side, scale, shift, self.layers[0].offset, stride, 64),
         )
         for k in range(1, len(CONVOLUTIONS)):
             side //= 2
             grid = (triton.cdiv(views * (side // 2) ** 2, 64), len(active))
             kernels.forward[grid](
-                *(active, outputs[k - 1], self.copies, outputs[k], codes[k], views, side, side),
+                *(active, outputs[k - 1], weights, outputs[k], codes[k], views, side, side),
                 *(self.layers[k].offset, stride, 64, k == len(CONVOLUTIONS) - 1),
             )
 
