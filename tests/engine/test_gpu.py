@@ -20,6 +20,7 @@ from triplee.engine.member import Member
 from triplee.engine.run_state import Run
 from triplee.engine.stack import Stack
 from triplee.engine.train import Interrupted, train_runs
+from triplee.nets.network import build_network
 from triplee.runfolder import RunFolder
 from triplee.settings import InputError, make_recipe
 
@@ -251,6 +252,25 @@ def test_memory_does_not_grow(small_32: Pool, values: dict) -> None:
         steps += progress.steps[0]
     assert steps > 1000
     assert torch.cuda.memory_allocated() <= before + (1 << 20)
+
+
+@pytest.mark.parametrize("values", [BATCHED, CAPTURED], ids=["batched", "captured"])
+def test_a_student_learns_in_a_captured_step(small_32: Pool, values: dict) -> None:
+    """Two classes' outputs of a network of its own: after a few epochs the student says what it says."""
+    recipe = make_recipe({"members": 1, "epochs": 40, **values, "supcon_weight": 0.0, "augment": "none"})
+    teaching = build_network(recipe, 3, 7, 0).to(GPU).eval()
+
+    @torch.no_grad()
+    def teacher(views: torch.Tensor) -> torch.Tensor:
+        return (teaching(views) * 1000).softmax(1)  # a classifier starts near zero
+
+    train_N = split_pool(small_32, "blue", 0).train_N
+    stack = make_stack(small_32, [MemberSpec(recipe, 0, 0, train_N, 3, teacher=teacher)])
+    first, *_, last = (progress.cross_entropy[0] for progress in train(stack, 30))
+    said = teacher(small_32.images_NCHW[train_N].to(GPU)).argmax(1)
+    agree = (stack.probabilities([0], train_N)[0].argmax(1) == said).float().mean()
+    print(f"cross-entropy {first:.2f} to {last:.2f}, agrees on {agree:.2f}")
+    assert last < first and agree > 0.8
 
 
 @pytest.mark.parametrize("values", [BATCHED, CAPTURED], ids=["batched", "captured"])

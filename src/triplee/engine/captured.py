@@ -125,8 +125,9 @@ class CapturedMembers(GpuMembers):
     def _step(self, k: int, size: int) -> None:
         row, column = self.rows[k], self.place[k]
         index = self.index[:, column].index_select(0, row)[0, :size]
-        labels = self.labels[:, column].index_select(0, row)[0, :size]
-        losses = self.members[k].step(self.views.index_select(0, index), labels)
+        views, teacher = self.views.index_select(0, index), self.specs[k].teacher
+        labels = teacher(views) if teacher else self.labels[:, column].index_select(0, row)[0, :size]
+        losses = self.members[k].step(views, labels)
         self.losses[:, column].index_copy_(0, row, losses[None])
         row.add_(1)
 

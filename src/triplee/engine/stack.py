@@ -84,15 +84,13 @@ class Stack:
         images = place_images(images_NCHW, device)
         styles = _style_tables(self.specs, images, precision)
         resident = Resident(images, labels_N, device, precision, styles)
-        self.executors: dict[int, Executor] = {}
-        # A student waits for its teacher at every step, so it trains eagerly wherever it is.
-        eager = {k: spec for k, spec in enumerate(self.specs) if device.type == "cpu" or spec.teacher}
-        if eager:
-            self.executors |= dict.fromkeys(eager, ThreadedMembers(eager, resident))
-        if others := {k: spec for k, spec in enumerate(self.specs) if k not in eager}:
+        numbered = dict(enumerate(self.specs))
+        if device.type == "cpu":
+            self.executors: dict[int, Executor] = dict.fromkeys(numbered, ThreadedMembers(numbered, resident))
+        else:
             from triplee.engine.gpu import make_executors  # needs a GPU, and Triton where there is one
 
-            self.executors |= make_executors(others, resident)
+            self.executors = make_executors(numbered, resident)
         self._drawing = ThreadPoolExecutor(1, "draw")
         self._drawn: dict[tuple[int, int], Future[Share]] = {}
         self._seconds = {"build": time.perf_counter() - started, "train": 0.0, "evaluate": 0.0}
