@@ -10,6 +10,7 @@ import hashlib
 import os
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
+from itertools import compress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -50,7 +51,7 @@ class Prepared:
 
     entry: Path
     manifest: Manifest
-    fingerprint: str  # of keys, splits and content, wherever they lie
+    fingerprint: str  # of keys, splits and content of what can be read, wherever it lies
     num_decoded: int  # by this call
 
     @property
@@ -129,9 +130,11 @@ def _entry(folder: ImageFolder, image_size: int) -> Path:
 
 
 def _fingerprint(folder: ImageFolder, manifest: Manifest, image_size: int) -> str:
+    """Of the good images alone: whether a bad one is skipped, or has been removed since, the pool is the same."""
     content = hashlib.blake2b(f"triplee folder {VERSION}, {image_size} pixels".encode(), digest_size=16)
-    content.update(os.fsencode("\0".join(folder.image_keys())))
-    content.update(folder.split_N.tobytes() + manifest.digests_ND.tobytes())
+    good_R = manifest.good_R
+    content.update(os.fsencode("\0".join(compress(folder.image_keys(), manifest.rows_N >= 0))))
+    content.update(folder.split_N[good_R].tobytes() + manifest.digests_ND[good_R].tobytes())
     return content.hexdigest()
 
 
