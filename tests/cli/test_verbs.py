@@ -175,7 +175,7 @@ def test_the_demo_trains_both_draws_a_picture_and_takes_up_what_it_left(
         domains_N=digits.domains_N[few],
         split_N=digits.split_N[few],
     )
-    monkeypatch.setattr("triplee.demo.load_data", lambda data, image_size: thin)
+    monkeypatch.setattr("triplee.demo.load_data", lambda data, image_size, target: thin)
     out = tmp_path / "demo"
     (out / "digits-vanilla-street-1-epochs-seed-0").mkdir(parents=True)  # as left by a very early crash
     command = ["demo", "--epochs", "1", "--target", "street", "--out", out]

@@ -75,12 +75,12 @@ def choose_device(name: str | None) -> Any:
     return torch.device(name)
 
 
-def load_pool(data: str, image_size: int, root: Path | None, skip_bad: bool) -> Any:
+def load_pool(data: str, image_size: int, root: Path | None, skip_bad: bool, target: str | None = None) -> Any:
     """The pool, with a bar while images are decoded for the first time, and what is to be known of it."""
     from triplee.data.load import load_data
 
     with image_bar("decoding images") as on_progress:
-        pool = load_data(data, image_size, root=root, skip_bad=skip_bad, on_progress=on_progress)
+        pool = load_data(data, image_size, root=root, skip_bad=skip_bad, target=target, on_progress=on_progress)
     for note in pool.notes:
         warn(note)
     return pool

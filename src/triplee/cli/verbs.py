@@ -90,7 +90,7 @@ def train(
     from triplee.engine.train import Interrupted, train_run
 
     where = choose_device(device)
-    pool = load_pool(data, chosen.image_size, root, skip_bad)
+    pool = load_pool(data, chosen.image_size, root, skip_bad, target)
     split = split_pool(pool, target, seed)
     for warning in split.warnings:
         warn(warning)
