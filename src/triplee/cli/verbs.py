@@ -133,11 +133,13 @@ def evaluate(
     from triplee.engine.loading import load
 
     classifier = load(run, choose_device(device))
-    size = classifier.recipe.image_size
-    own = data is None
-    pool = load_own_pool(run, classifier.config, size, root, skip_bad) if own else load_pool(data, size, root, skip_bad)
+    config, size = classifier.config, classifier.recipe.image_size
+    if data is None:
+        pool = load_own_pool(run, config, size, root, skip_bad, needed_domain=domain or config["target"])
+    else:
+        pool = load_pool(data, size, root, skip_bad, needed_domain=domain)
     rows = []
-    for score in evaluate_run(classifier, pool, own_data=own, domain=domain):
+    for score in evaluate_run(classifier, pool, own_data=data is None, domain=domain):
         rows.append(
             [score.domain, score.role, str(score.num_images), f"{score.accuracy:.2f} %", percentages(score.members)]
         )

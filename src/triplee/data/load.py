@@ -24,11 +24,13 @@ def load_data(
     root: Path | None = None,
     skip_bad: bool = False,
     target: str | None = None,
+    needed_domain: str | None = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Pool:
     """The pool of `data`: `digits`, a benchmark under `root`, or a folder `<domain>/<class>/<image>`.
 
-    A `target` that is none of its domains is refused before the first image is decoded.
+    A `target` that is none of its domains is refused before the first image is decoded. Bad images are refused unless
+    they may be skipped; where one domain alone is needed, those of the others may.
     """
     if data == EMBEDDED:
         from triplee.data.digits import DOMAINS, load_digits  # only here: a folder needs none of what digits import
@@ -41,7 +43,7 @@ def load_data(
     name = data if is_benchmark else str(folder.root)
     if target is not None:
         check_target(target, folder.domains, name)
-    pool = load_images(folder, name, image_size, skip_bad, on_progress)
+    pool = load_images(folder, name, image_size, skip_bad, on_progress, needed_domain)
     return replace(pool, root=str((root or data_root()).absolute())) if is_benchmark else pool
 
 
