@@ -69,6 +69,21 @@ def test_a_run_is_the_same_whether_a_bad_image_is_skipped_or_gone(
     assert_refused(call(*train, "--resume"), "was started differently (data_fingerprint: ")
 
 
+def test_an_unfinished_run_is_used_with_a_word_and_not_passed_on(
+    call: Call, small_folder: Path, unfinished: TrainedRun, tmp_path: Path
+) -> None:
+    run, image = unfinished.path, small_folder / "red" / "down" / "00.png"
+    line = f"triplee: %s{run} is not finished, epoch 1 of 4 so far: let it end, or go on with --resume%s\n"
+    for command in (["predict", run, image], ["evaluate", run]):
+        answer = call(*command)
+        assert answer.returncode == 0 and len(answer.stdout.splitlines()) == 2
+        assert answer.stderr == line % ("warning: ", "; until then its best epoch, 1, is used, uncalibrated")
+    out = tmp_path / "out"
+    for verb in ("export --format hub", "export --format onnx --member 0", "fuse --how soup", "fuse --how distill"):
+        assert_refused(call(*verb.split(), run, "--out", out), line % ("", ""))
+    assert not out.exists()
+
+
 def damage(path: Path, kind: str) -> None:
     content = path.read_bytes()
     changed = {

@@ -1,4 +1,4 @@
-"""From words on the command line to values: a recipe, a device, the data."""
+"""From words on the command line to values: a recipe, a device, the data, a trained run."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -73,6 +73,25 @@ def choose_device(name: str | None) -> Any:
     if name == "cuda" and not torch.cuda.is_available():
         raise InputError("no CUDA device is available: leave out --device, or say --device cpu")
     return torch.device(name)
+
+
+def load_run(run: Path, device: Any) -> Any:
+    """A trained run; of one that is not finished, that it is not."""
+    from triplee.engine.loading import describe_stand_in, describe_unfinished, load_quietly
+
+    classifier = load_quietly(run, device)
+    if line := describe_unfinished(run):
+        warn(f"{line}; {describe_stand_in(classifier)}")
+    return classifier
+
+
+def load_finished_run(run: Path, device: Any) -> Any:
+    """A trained run to make something of that lasts, which would hide that it is not finished."""
+    from triplee.engine.loading import describe_unfinished, load
+
+    if line := describe_unfinished(run):
+        raise InputError(line)
+    return load(run, device)
 
 
 def load_pool(

@@ -15,6 +15,7 @@ from triplee.cli.choices import (
     choose_recipe,
     load_own_pool,
     load_pool,
+    load_run,
 )
 from triplee.cli.printing import Stopped, percentages, print_table, warn
 from triplee.progress import make_observer
@@ -130,9 +131,8 @@ def evaluate(
     Example: triplee evaluate runs/street --domain printed
     """
     from triplee.engine.evaluate import evaluate_run
-    from triplee.engine.loading import load
 
-    classifier = load(run, choose_device(device))
+    classifier = load_run(run, choose_device(device))
     config, size = classifier.config, classifier.recipe.image_size
     if data is None:
         pool = load_own_pool(run, config, size, root, skip_bad, needed_domain=domain or config["target"])
