@@ -24,7 +24,7 @@ def run_demo(
     out: Path, target: str, epochs: int, seed: int, observe: Callable[[str], AbstractContextManager[Observer]]
 ) -> tuple[dict[str, dict[str, Any]], Path]:
     """Train both recipes (or take up what an earlier call left), and draw the picture; gives results and its path."""
-    pool = load_data("digits", 32)
+    pool = load_data("digits", 32, target=target)
     split = split_pool(pool, target, seed)
     results, curves = {}, {}
     for title, name in RUNS.items():

@@ -161,6 +161,21 @@ def test_data_that_cannot_be_trained_on_is_one_line(call: Call, small_folder: Pa
     refused(data, "no source domain", "'spiral'", "choose another target")
 
 
+def test_a_misspelt_target_is_refused_before_any_image_is_decoded(
+    call: Call, small_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRIPLEE_CACHE", str(tmp_path / "cache"))
+    data, out = Path(shutil.copytree(small_folder, tmp_path / "data")), tmp_path / "out"
+    break_image(data / "red" / "down" / "00.png", "not an image")  # which decoding would find
+    nearest = ("unknown target 'blau'", "did you mean 'blue'?")
+    assert_refused(call("train", data, "--target", "blau", "--out", out, *ONE_EPOCH), *nearest)
+    assert_refused(call("sweep", "ensemble", "--data", data, "--targets", "red,blau", "--out", out), *nearest)
+    assert_refused(call("style", "fit", data, "--target", "blau", "--encoder", "small"), *nearest)
+    assert_refused(call("train", "digits", "--target", "strait", "--out", out), "did you mean 'street'?")
+    assert "did you mean 'street'?" in call("demo", "--target", "strait", "--out", out).stderr
+    assert not out.exists() and not (tmp_path / "cache").exists()
+
+
 def test_a_class_that_the_target_lacks_is_a_warning(call: Call, small_folder: Path, tmp_path: Path) -> None:
     data = Path(shutil.copytree(small_folder, tmp_path / "data"))
     shutil.rmtree(data / "blue" / "down")

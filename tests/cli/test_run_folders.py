@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import Call, TrainedRun, assert_refused, contents, copy_of, train_command
+from commands import ONE_EPOCH, Call, TrainedRun, assert_refused, contents, copy_of, train_command
 
 from triplee import __version__
 
@@ -49,6 +49,39 @@ def test_other_data_in_the_same_place_are_noticed(
     before = contents(out)
     assert_refused(call(*train_command(data, out), "--resume"), "was started differently", "data_fingerprint")
     assert contents(out) == before
+
+
+def test_a_run_is_the_same_whether_a_bad_image_is_skipped_or_gone(
+    call: Call, small_folder: Path, tmp_path: Path
+) -> None:
+    data, out = Path(shutil.copytree(small_folder, tmp_path / "data")), tmp_path / "run"
+    train = ["train", data, "--target", "blue", "--out", out, *ONE_EPOCH]
+    bad, good = data / "red" / "down" / "00.png", data / "red" / "down" / "01.png"
+    bad.write_text("no image")
+    answer = call(*train, "--skip-bad")
+    assert answer.returncode == 0
+    bad.unlink()
+    assert call(*train, "--resume").stdout == answer.stdout
+    assert call("fuse", out, "--how", "soup", "--out", tmp_path / "soup").returncode == 0
+    page = call("report", out, "--out", tmp_path / "report.html")
+    assert page.returncode == 0 and "has changed since" not in (tmp_path / "report.html").read_text()
+    good.unlink()
+    assert_refused(call(*train, "--resume"), "was started differently (data_fingerprint: ")
+
+
+def test_an_unfinished_run_is_used_with_a_word_and_not_passed_on(
+    call: Call, small_folder: Path, unfinished: TrainedRun, tmp_path: Path
+) -> None:
+    run, image = unfinished.path, small_folder / "red" / "down" / "00.png"
+    line = f"triplee: %s{run} is not finished, epoch 1 of 4 so far: let it end, or go on with --resume%s\n"
+    for command in (["predict", run, image], ["evaluate", run]):
+        answer = call(*command)
+        assert answer.returncode == 0 and len(answer.stdout.splitlines()) == 2
+        assert answer.stderr == line % ("warning: ", "; until then its best epoch, 1, is used, uncalibrated")
+    out = tmp_path / "out"
+    for verb in ("export --format hub", "export --format onnx --member 0", "fuse --how soup", "fuse --how distill"):
+        assert_refused(call(*verb.split(), run, "--out", out), line % ("", ""))
+    assert not out.exists()
 
 
 def damage(path: Path, kind: str) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from commands import Call, TrainedRun, assert_refused, break_image, started, terminal, train_command
+from commands import Call, TrainedRun, assert_refused, break_image, copy_of, started, terminal, train_command
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -126,6 +126,27 @@ def test_evaluate_scores_the_target_any_domain_and_other_data(
     assert_refused(call("evaluate", finished.path, "--data", fewer), "slanting/03.png", "--skip-bad")
 
 
+def test_evaluate_needs_only_the_images_of_the_domain_it_scores(
+    call: Call, small_folder: Path, finished: TrainedRun, tmp_path: Path
+) -> None:
+    data, run = Path(shutil.copytree(small_folder, tmp_path / "data")), copy_of(finished, tmp_path)
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    (run / "config.yaml").write_text(yaml.safe_dump({**config, "data": str(data)}))
+    whole = {domain: call("evaluate", run, "--domain", domain).stdout for domain in ("blue", "green")}
+    break_image(data / "red" / "down" / "03.png", "truncated")
+    for command in (["evaluate", run], ["evaluate", run, "--domain", "blue"]):
+        answer = call(*command)
+        assert (answer.returncode, answer.stdout) == (0, whole["blue"]) and "red/down/03.png" in answer.stderr
+    answer = call("evaluate", run, "--data", data, "--domain", "green")
+    assert answer.stdout == whole["green"].replace("yes", "other data")
+    for command in (["evaluate", run, "--domain", "red"], ["evaluate", run, "--data", data]):
+        assert_refused(call(*command), "red/down/03.png", "(1 bad in all)", "--skip-bad")
+    for image in (data / "red").rglob("*.png"):
+        break_image(image, "empty")
+    assert call("evaluate", run).stdout == whole["blue"]
+    assert_refused(call("evaluate", run, "--domain", "red", "--skip-bad"), "domain 'red'", "only bad images")
+
+
 def test_predict_says_the_same_in_three_formats(call: Call, small_folder: Path, finished: TrainedRun) -> None:
     images = [small_folder / "red" / "down" / "03.png", small_folder / "green"]
     records = json.loads(call("predict", finished.path, *images, "--format", "json").stdout)
@@ -175,7 +196,7 @@ def test_the_demo_trains_both_draws_a_picture_and_takes_up_what_it_left(
         domains_N=digits.domains_N[few],
         split_N=digits.split_N[few],
     )
-    monkeypatch.setattr("triplee.demo.load_data", lambda data, image_size: thin)
+    monkeypatch.setattr("triplee.demo.load_data", lambda data, image_size, target: thin)
     out = tmp_path / "demo"
     (out / "digits-vanilla-street-1-epochs-seed-0").mkdir(parents=True)  # as left by a very early crash
     command = ["demo", "--epochs", "1", "--target", "street", "--out", out]

@@ -344,6 +344,17 @@ def test_bad_images_are_left_out_on_request(root: Path) -> None:
     assert note.startswith("left out 2 bad images: a/y/1.png (not an image") and "b/x/0.png (No such file" in note
 
 
+def test_a_skipped_image_leaves_no_trace_in_the_fingerprint(root: Path) -> None:
+    whole = load_folder(root).fingerprint
+    (root / "a/y/9.png").write_text("broken")
+    assert load_folder(root, skip_bad=True).fingerprint == whole
+    (root / "a/y/1.png").write_text("broken")
+    skipped = load_folder(root, skip_bad=True).fingerprint
+    for name in ("a/y/1.png", "a/y/9.png"):
+        (root / name).unlink()
+    assert load_folder(root).fingerprint == skipped != whole
+
+
 def test_of_many_bad_images_a_few_are_named(tmp_path: Path) -> None:
     save_many(tmp_path / "data", 10)
     for index in range(1, 7):

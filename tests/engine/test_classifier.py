@@ -121,7 +121,8 @@ def test_a_run_without_calibration_predicts_as_it_is(run: Path, tmp_path: Path, 
     (old / "best").mkdir(parents=True)
     for name in ("config.yaml", "best/member-0.safetensors", "best/member-1.safetensors"):
         (old / name).write_bytes((run / name).read_bytes())
-    model = triplee.load(old, "cpu")
+    with pytest.warns(UserWarning, match=r"old is not finished, .*; until then its best epoch, \d, is used"):
+        model = triplee.load(old, "cpu")
     images = small.images_NCHW[:5]
     assert model.temperature == 1
     assert torch.allclose(model(images), model.probabilities(images, np.arange(5)).mean(0), atol=1e-5)

@@ -1,5 +1,6 @@
 """One network instead of m: a student learns its teacher's outputs, and resumes like any run."""
 
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -78,8 +79,11 @@ def test_a_soup_that_was_cut_off_is_made_anew_and_nothing_else_is_touched(
     with pytest.raises(InputError, match="holds a finished run"):
         make_soup(run, ensemble, small, split, soup.path)
     soup.result_path.unlink()
+    with pytest.warns(UserWarning, match="soup is not finished: make it anew with `triplee fuse`; until then"):
+        load(soup.path, CPU)
     soup.member_path(0).unlink()
-    make_soup(run, ensemble, small, split, soup.path)
+    with warnings.catch_warnings(action="error"):
+        make_soup(run, ensemble, small, split, soup.path)
     assert soup.read_result()["members"] and soup.member_path(0).read_bytes() == weights
     other.claim(ensemble.config, resume=False)
     other.release()

@@ -1,4 +1,4 @@
-"""From words on the command line to values: a recipe, a device, the data."""
+"""From words on the command line to values: a recipe, a device, the data, a trained run."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -75,20 +75,62 @@ def choose_device(name: str | None) -> Any:
     return torch.device(name)
 
 
-def load_pool(data: str, image_size: int, root: Path | None, skip_bad: bool) -> Any:
+def load_run(run: Path, device: Any) -> Any:
+    """A trained run; of one that is not finished, that it is not."""
+    from triplee.engine.loading import describe_stand_in, describe_unfinished, load_quietly
+
+    classifier = load_quietly(run, device)
+    if line := describe_unfinished(run):
+        warn(f"{line}; {describe_stand_in(classifier)}")
+    return classifier
+
+
+def load_finished_run(run: Path, device: Any) -> Any:
+    """A trained run to make something of that lasts, which would hide that it is not finished."""
+    from triplee.engine.loading import describe_unfinished, load
+
+    if line := describe_unfinished(run):
+        raise InputError(line)
+    return load(run, device)
+
+
+def load_pool(
+    data: str,
+    image_size: int,
+    root: Path | None,
+    skip_bad: bool,
+    target: str | None = None,
+    needed_domain: str | None = None,
+) -> Any:
     """The pool, with a bar while images are decoded for the first time, and what is to be known of it."""
     from triplee.data.load import load_data
 
     with image_bar("decoding images") as on_progress:
-        pool = load_data(data, image_size, root=root, skip_bad=skip_bad, on_progress=on_progress)
+        pool = load_data(
+            data,
+            image_size,
+            root=root,
+            skip_bad=skip_bad,
+            target=target,
+            needed_domain=needed_domain,
+            on_progress=on_progress,
+        )
     for note in pool.notes:
         warn(note)
     return pool
 
 
-def load_own_pool(run: Path, config: dict[str, Any], image_size: int, root: Path | None, skip_bad: bool) -> Any:
+def load_own_pool(
+    run: Path,
+    config: dict[str, Any],
+    image_size: int,
+    root: Path | None,
+    skip_bad: bool,
+    needed_domain: str | None = None,
+) -> Any:
     """The data a run was trained on, from where they were then unless `root` says otherwise."""
     data, own_root = config["data"], config.get("root")
     if Path(data).is_absolute() and not Path(data).exists():
         raise InputError(f"the data of {run} are no longer in {data}: put them back (evaluate takes others, --data)")
-    return load_pool(data, image_size, root or (Path(own_root) if own_root else None), skip_bad)
+    root = root or (Path(own_root) if own_root else None)
+    return load_pool(data, image_size, root, skip_bad, needed_domain=needed_domain)

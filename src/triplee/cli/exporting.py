@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from triplee.cli.choices import Device, Root, SkipBad, choose_device, load_own_pool, parse_changes
+from triplee.cli.choices import Device, Root, SkipBad, choose_device, load_finished_run, load_own_pool, parse_changes
 from triplee.cli.printing import Stopped, print_table, warn
 from triplee.progress import make_observer
 from triplee.settings import InputError
@@ -32,9 +32,7 @@ def export(
 
     Example: triplee export runs/street --format onnx --out street.onnx
     """
-    from triplee.engine.loading import load
-
-    classifier = load(run, "cpu")
+    classifier = load_finished_run(run, "cpu")
     if member is not None:
         classifier = classifier.member(member)
     name = run.resolve().name + ("" if member is None else f"-member-{member}")
@@ -79,7 +77,7 @@ def fuse(
     where = choose_device(device)
     if is_hub_folder(run):
         raise InputError(f"{run} is an exported folder, which does not know its data: fuse the run it was made from")
-    classifier = load(run, where)
+    classifier = load_finished_run(run, where)
     if classifier.num_members == 1:
         raise InputError(f"{run} has one member: there is nothing to fuse")
     if how == How.soup and (set_ or resume):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from triplee.cli.choices import Device, SkipBad, choose_device
+from triplee.cli.choices import Device, SkipBad, choose_device, load_run
 from triplee.cli.printing import Stopped, image_bar
 from triplee.settings import InputError
 
@@ -47,7 +47,6 @@ def predict(
     if bool(images) == bool(watch):
         raise InputError("name images or folders to predict, or one folder with --watch")
     from triplee.engine.interrupt import stop_on_interrupt
-    from triplee.engine.loading import load
     from triplee.engine.predict import find_images, predict_arriving, predict_files
 
     def on_bad(bad: "BadImage") -> None:
@@ -55,7 +54,7 @@ def predict(
             raise InputError(f"{bad}; --skip-bad leaves such images out")
         print(f"triplee: skipped: {bad}", file=sys.stderr, flush=True)
 
-    classifier = load(run, choose_device(device))
+    classifier = load_run(run, choose_device(device))
     files = find_images(images or [])
     num_done = 0
     # On a terminal the results themselves show how far it is.

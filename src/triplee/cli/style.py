@@ -7,7 +7,7 @@ import typer
 
 from triplee.cli.choices import DataArgument, Device, Root, SkipBad, choose_device, load_pool, split_words
 from triplee.cli.printing import image_bar
-from triplee.settings import InputError, make_recipe, nearest
+from triplee.settings import InputError, make_recipe
 
 app = typer.Typer(help="The stylizer of ESAug's style op: fit one, look at one.", no_args_is_help=True)
 
@@ -56,10 +56,8 @@ def fit(
         chosen = StyleFit(encoder, "none" if encoder == "small" else weights, STEPS)
     chosen = replace(chosen, seed=seed, steps=steps or STEPS)
     chosen.build()  # refuses what cannot be read before images are
-    pool = load_pool(data, size or recipe.image_size, root, skip_bad)
+    pool = load_pool(data, size or recipe.image_size, root, skip_bad, target)
     domains = [name for name in pool.domains if name != target]
-    if target is not None and len(domains) == len(pool.domains):
-        raise InputError(f"unknown target {target!r} in {pool.name}: {nearest(target, pool.domains)}")
     with image_bar(f"fitting on {', '.join(domains)}") as bar:
         path, is_new = fit_for_domains(pool, domains, chosen, where, lambda done, total: bool(bar(done, total)))
     facts = read_stylizer(path)[1]

@@ -15,6 +15,7 @@ from triplee.cli.choices import (
     choose_recipe,
     load_own_pool,
     load_pool,
+    load_run,
 )
 from triplee.cli.printing import Stopped, percentages, print_table, warn
 from triplee.progress import make_observer
@@ -90,7 +91,7 @@ def train(
     from triplee.engine.train import Interrupted, train_run
 
     where = choose_device(device)
-    pool = load_pool(data, chosen.image_size, root, skip_bad)
+    pool = load_pool(data, chosen.image_size, root, skip_bad, target)
     split = split_pool(pool, target, seed)
     for warning in split.warnings:
         warn(warning)
@@ -130,14 +131,15 @@ def evaluate(
     Example: triplee evaluate runs/street --domain printed
     """
     from triplee.engine.evaluate import evaluate_run
-    from triplee.engine.loading import load
 
-    classifier = load(run, choose_device(device))
-    size = classifier.recipe.image_size
-    own = data is None
-    pool = load_own_pool(run, classifier.config, size, root, skip_bad) if own else load_pool(data, size, root, skip_bad)
+    classifier = load_run(run, choose_device(device))
+    config, size = classifier.config, classifier.recipe.image_size
+    if data is None:
+        pool = load_own_pool(run, config, size, root, skip_bad, needed_domain=domain or config["target"])
+    else:
+        pool = load_pool(data, size, root, skip_bad, needed_domain=domain)
     rows = []
-    for score in evaluate_run(classifier, pool, own_data=own, domain=domain):
+    for score in evaluate_run(classifier, pool, own_data=data is None, domain=domain):
         rows.append(
             [score.domain, score.role, str(score.num_images), f"{score.accuracy:.2f} %", percentages(score.members)]
         )

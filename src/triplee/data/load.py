@@ -10,6 +10,7 @@ from triplee.data.folder import ImageFolder, list_images
 from triplee.data.locate import list_benchmark
 from triplee.data.pool import Pool
 from triplee.data.prepare import load_images
+from triplee.data.split import check_target
 from triplee.settings import InputError, data_root, nearest, user_path
 
 EMBEDDED = "digits"
@@ -22,18 +23,28 @@ def load_data(
     *,
     root: Path | None = None,
     skip_bad: bool = False,
+    target: str | None = None,
+    needed_domain: str | None = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Pool:
-    """The pool of `data`: `digits`, a benchmark under `root`, or a folder `<domain>/<class>/<image>`."""
-    if data == EMBEDDED:
-        from triplee.data.digits import load_digits  # only here: a folder needs none of what the digits import
+    """The pool of `data`: `digits`, a benchmark under `root`, or a folder `<domain>/<class>/<image>`.
 
+    A `target` that is none of its domains is refused before the first image is decoded. Bad images are refused unless
+    they may be skipped; where one domain alone is needed, those of the others may.
+    """
+    if data == EMBEDDED:
+        from triplee.data.digits import DOMAINS, load_digits  # only here: a folder needs none of what digits import
+
+        if target is not None:
+            check_target(target, DOMAINS, data)
         return load_digits(image_size)
     folder = list_data(data, root)
-    if data not in benchmark_names():
-        return load_images(folder, str(folder.root), image_size, skip_bad, on_progress)
-    pool = load_images(folder, data, image_size, skip_bad, on_progress)
-    return replace(pool, root=str((root or data_root()).absolute()))
+    is_benchmark = data in benchmark_names()
+    name = data if is_benchmark else str(folder.root)
+    if target is not None:
+        check_target(target, folder.domains, name)
+    pool = load_images(folder, name, image_size, skip_bad, on_progress, needed_domain)
+    return replace(pool, root=str((root or data_root()).absolute())) if is_benchmark else pool
 
 
 def list_data(data: str, root: Path | None = None) -> ImageFolder:

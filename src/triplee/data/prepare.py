@@ -10,6 +10,7 @@ import hashlib
 import os
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
+from itertools import compress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -50,7 +51,7 @@ class Prepared:
 
     entry: Path
     manifest: Manifest
-    fingerprint: str  # of keys, splits and content, wherever they lie
+    fingerprint: str  # of keys, splits and content of what can be read, wherever it lies
     num_decoded: int  # by this call
 
     @property
@@ -69,15 +70,21 @@ class Prepared:
 
 
 def load_images(
-    folder: ImageFolder, name: str, image_size: int, skip_bad: bool = False, on_progress: Progress | None = None
+    folder: ImageFolder,
+    name: str,
+    image_size: int,
+    skip_bad: bool = False,
+    on_progress: Progress | None = None,
+    needed_domain: str | None = None,
 ) -> Pool:
     """The pool of a folder, decoded as far as it is not stored; a bad image is an InputError unless it may be skipped.
 
-    The images are in memory when they fit well, else on disk. `on_progress`: see `prepare`.
+    The images are in memory when they fit well, else on disk. `on_progress`: see `prepare`. Where one domain alone is
+    needed, bad images of the others are skipped.
     """
     for attempt in (prepare, prepare, _rebuild):
         prepared = attempt(folder, image_size, on_progress)
-        _refuse_bad(folder, prepared.bad, skip_bad)
+        _refuse_bad(folder, prepared.bad, skip_bad, needed_domain)
         images_NCHW = _read_images(prepared, image_size)
         if images_NCHW is not None:  # else replaced by another process since, or damaged
             return Pool(
@@ -129,9 +136,11 @@ def _entry(folder: ImageFolder, image_size: int) -> Path:
 
 
 def _fingerprint(folder: ImageFolder, manifest: Manifest, image_size: int) -> str:
+    """Of the good images alone: whether a bad one is skipped, or has been removed since, the pool is the same."""
     content = hashlib.blake2b(f"triplee folder {VERSION}, {image_size} pixels".encode(), digest_size=16)
-    content.update(os.fsencode("\0".join(folder.image_keys())))
-    content.update(folder.split_N.tobytes() + manifest.digests_ND.tobytes())
+    good_R = manifest.good_R
+    content.update(os.fsencode("\0".join(compress(folder.image_keys(), manifest.rows_N >= 0))))
+    content.update(folder.split_N[good_R].tobytes() + manifest.digests_ND[good_R].tobytes())
     return content.hexdigest()
 
 
@@ -281,11 +290,12 @@ def _read_images(prepared: Prepared, image_size: int) -> torch.Tensor | MappedIm
     return None if pixels is None else torch.from_numpy(pixels).view(shape)
 
 
-def _refuse_bad(folder: ImageFolder, bad: dict[int, str], skip_bad: bool) -> None:
-    if bad and not skip_bad:
-        first = next(iter(bad))
+def _refuse_bad(folder: ImageFolder, bad: dict[int, str], skip_bad: bool, needed_domain: str | None) -> None:
+    wanted = [index for index in bad if needed_domain in (None, folder.domains[folder.domains_N[index]])]
+    if wanted and not skip_bad:
+        first = wanted[0]
         raise InputError(
-            f"{BadImage(folder.path(first), bad[first])} ({len(bad)} bad in all):"
+            f"{BadImage(folder.path(first), bad[first])} ({len(wanted)} bad in all):"
             " repair or remove what is bad, or leave it out with --skip-bad"
         )
     good = np.setdiff1d(np.arange(len(folder)), list(bad))
@@ -293,11 +303,10 @@ def _refuse_bad(folder: ImageFolder, bad: dict[int, str], skip_bad: bool) -> Non
         ("domain", folder.domains, folder.domains_N),
         ("class", folder.classes, folder.labels_N),
     ):
-        num_good = np.bincount(index_N[good], minlength=len(names))
-        if not num_good.all():
-            lost = int(num_good.argmin())
-            what = "only bad images: repair them" if lost in index_N else "no image: get some"
-            raise InputError(f"{kind} {names[lost]!r} of {folder.root} has {what} or remove the {kind}")
+        for lost in np.setdiff1d(np.arange(len(names)), index_N[good]).tolist():
+            if needed_domain is None or (kind, names[lost]) == ("domain", needed_domain):
+                what = "only bad images: repair them" if lost in index_N else "no image: get some"
+                raise InputError(f"{kind} {names[lost]!r} of {folder.root} has {what} or remove the {kind}")
 
 
 def _describe_bad(folder: ImageFolder, bad: dict[int, str]) -> list[str]:

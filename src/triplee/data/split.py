@@ -4,6 +4,7 @@ Comes in: a Pool, the target's name and a seed. Goes out: a Split of index array
 The target's images decide nothing: a source domain's split is drawn from (seed, domain) and its own images alone.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,13 +28,18 @@ class Split:
     left_out: str | None = None
 
 
+def check_target(target: str, domains: Sequence[str], data: str) -> None:
+    """Refuse a target that is none of the domains of `data`."""
+    if target not in domains:
+        raise InputError(f"unknown target {target!r} in {data}: {nearest(target, domains)}")
+
+
 def split_pool(pool: Pool, target: str, seed: int, left_out: str | None = None) -> Split:
     """Train and val of all domains but `target`, as the data set gives them or else 90/10, and all of `target`.
 
     A domain `left_out` is neither trained nor validated nor tested on: the run's target, while a source is held out.
     """
-    if target not in pool.domains:
-        raise InputError(f"unknown target {target!r} in {pool.name}: {nearest(target, pool.domains)}")
+    check_target(target, pool.domains, pool.name)
     sources = [index for index, name in enumerate(pool.domains) if name not in (target, left_out)]
     if not sources:
         if left_out:

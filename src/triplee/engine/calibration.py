@@ -12,6 +12,9 @@ import torch
 from torch import Tensor
 
 NUM_BINS = 15
+# Of the prior: about as much as a dozen images say. A temperature fitted on twelve images changed the cross-entropy on
+# others by +0.20 where confidence was right, +0.05 where far too sure; with the prior by +0.02 and -0.27 (tests).
+PRIOR_WEIGHT = 4.0
 COLDEST, HOTTEST = 0.05, 20.0
 _GOLDEN = (math.sqrt(5) - 1) / 2
 
@@ -22,18 +25,18 @@ def temper(probabilities_NC: Tensor, temperature: float) -> Tensor:
 
 
 def fit_temperature(probabilities_NC: Tensor, labels_N: Tensor) -> float:
-    """The temperature of the highest likelihood, as if one image more had been called wrongly, any of them.
+    """The most probable temperature under a gamma prior of its inverse that peaks at 1: few images move it little.
 
     A dozen validation images that are all right would otherwise call for a temperature of 0 and a confidence of 100 %
-    for ever; so they call for 12 / 13. Many images hardly notice.
+    for ever. Many images hardly notice. Likelihood and prior are convex in the inverse: there is one minimum.
     """
     logits_NC = probabilities_NC.double().clamp(min=1e-12).log()
     rows_N = torch.arange(len(labels_N))
 
     def loss(log_temperature: float) -> float:
-        log_NC = (logits_NC / math.exp(log_temperature)).log_softmax(1)
-        right_N = log_NC[rows_N, labels_N]
-        return float(-right_N.sum() - (-right_N.expm1()).mean().clamp(min=1e-300).log())
+        inverse = math.exp(-log_temperature)
+        right_N = (logits_NC * inverse).log_softmax(1)[rows_N, labels_N]
+        return float(-right_N.sum()) + PRIOR_WEIGHT * (inverse + log_temperature)
 
     return round(math.exp(_minimise(loss, math.log(COLDEST), math.log(HOTTEST))), 4)
 

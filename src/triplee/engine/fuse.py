@@ -20,7 +20,7 @@ from triplee.data.split import Split
 from triplee.engine.calibration import calibrate
 from triplee.engine.classifier import Classifier
 from triplee.engine.ensemble import accuracies
-from triplee.engine.loading import load
+from triplee.engine.loading import load_quietly
 from triplee.engine.run_state import Run
 from triplee.engine.train import Observer, train_runs
 from triplee.runfolder import RunFolder, write_tensors
@@ -85,7 +85,7 @@ def make_soup(run: Path, classifier: Classifier, pool: Pool, split: Split, out: 
     folder.claim(config, resume=folder.config_path.exists() and not folder.result_path.exists())
     try:
         write_tensors(folder.member_path(0), average_weights(classifier), {"epoch": classifier.epoch, "member": 0})
-        soup = load(out, classifier.device)
+        soup = load_quietly(out, classifier.device)
         found = _measure(soup, pool, split)
         accuracy = found["accuracy"]
         result = {

@@ -4,6 +4,7 @@ Comes in: a folder; goes out: a Classifier. What is unfinished, damaged, of anot
 """
 
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,37 @@ HUB_CONFIG, HUB_WEIGHTS = "config.json", "model.safetensors"
 
 
 def load(path: str | Path, device: str | torch.device | None = None) -> Classifier:
-    """The classifier of a run's selected epoch, on a GPU where there is one unless `device` says otherwise."""
+    """The classifier of a run's selected epoch, on a GPU where there is one unless `device` says otherwise.
+
+    Of an unfinished run it is the best epoch so far, with a UserWarning.
+    """
+    classifier = load_quietly(path, device)
+    if line := describe_unfinished(path):
+        warnings.warn(f"{line}; {describe_stand_in(classifier)}", UserWarning, stacklevel=2)
+    return classifier
+
+
+def describe_unfinished(path: str | Path) -> str:
+    """How far a run has come that is not finished, and the way on; nothing of any other, or of an exported folder."""
+    path = user_path(path)
+    folder = RunFolder(path)
+    if is_hub_folder(path) or folder.result_path.exists():
+        return ""
+    config = read_config(path)
+    if config.get("how") == "soup":
+        return f"{path} is not finished: make it anew with `triplee fuse`"
+    num_epochs = recipe_of(config, folder.config_path).epochs
+    done = f"epoch {len(folder.read_metrics())} of {num_epochs} so far"
+    return f"{path} is not finished, {done}: let it end, or go on with --resume"
+
+
+def describe_stand_in(classifier: Classifier) -> str:
+    """What is used of an unfinished run."""
+    return f"until then its best epoch, {classifier.epoch}, is used, uncalibrated"
+
+
+def load_quietly(path: str | Path, device: str | torch.device | None = None) -> Classifier:
+    """As `load`, for whoever says by other means that a run is not finished."""
     path = user_path(path)
     where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     if where.type == "cuda" and not torch.cuda.is_available():
