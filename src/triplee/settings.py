@@ -86,8 +86,11 @@ class Recipe(BaseModel):
     lr_gamma: float = Field(default=0.5, gt=0, le=1)
     momentum: float = Field(default=0.9, ge=0, lt=1)
     weight_decay: float = Field(default=1e-3, ge=0)
-    average_epochs: int = Field(
-        default=1, ge=1, description="test and keep weights averaged over about so many epochs; 1 = as they are"
+    average_share: float = Field(
+        default=0.0,
+        ge=0,
+        lt=1,
+        description="test and keep weights averaged over this share of the epochs; 0 = as they are",
     )
     supcon_weight: float = Field(default=1.0, ge=0, description="weight of the supervised contrast; 0 leaves it out")
     temperature: float = Field(default=0.07, gt=0)
@@ -153,6 +156,15 @@ class Recipe(BaseModel):
     def learning_rate(self, epoch: int) -> float:
         """The rate in force during `epoch` (counted from 0)."""
         return self.lr * self.lr_gamma ** (epoch // self.lr_step)
+
+    @property
+    def averages(self) -> bool:
+        """Whether the weights that are tested differ from those that are trained."""
+        return self.average_share * self.epochs > 1
+
+    def average_weight(self, epoch: int) -> float:
+        """How much the weights at the end of `epoch` (from 0) count in the average, which forgets the oldest ones."""
+        return 1 / min(epoch + 1, max(1.0, self.average_share * self.epochs))
 
 
 def make_recipe(values: Mapping[str, Any], base: Recipe | None = None) -> Recipe:

@@ -211,7 +211,10 @@ def test_stopping_and_going_on_changes_nothing(small: Pool) -> None:
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_averaged_weights_follow_the_trained_ones(small: Pool, precision: str) -> None:
     """Of three epochs with a window of two, by hand; they predict, are kept, and survive a checkpoint."""
-    plain, stack = make_stack(small, [0], precision), make_stack(small, [0], precision, average_epochs=2)
+    plain, stack = (
+        make_stack(small, [0], precision, epochs=4),
+        make_stack(small, [0], precision, epochs=4, average_share=0.5),
+    )
     expected, index_N = {}, np.arange(60)
     for epoch, weight in enumerate((1.0, 0.5, 0.5)):
         for one in (plain, stack):
@@ -227,7 +230,7 @@ def test_averaged_weights_follow_the_trained_ones(small: Pool, precision: str) -
     assert not torch.equal(outputs, plain.probabilities([0], index_N))
     plain.load_member_tensors(0, {f"network.{n}": t for n, t in stack.member_weights(0).items()})
     assert torch.equal(outputs, plain.probabilities([0], index_N))
-    again = make_stack(small, [0], precision, average_epochs=2)
+    again = make_stack(small, [0], precision, epochs=4, average_share=0.5)
     again.load_member_tensors(0, stack.member_tensors(0))
     assert torch.equal(outputs, again.probabilities([0], index_N))
     for one in (again, stack):
@@ -237,7 +240,7 @@ def test_averaged_weights_follow_the_trained_ones(small: Pool, precision: str) -
 
 def test_an_average_takes_an_epoch_in_once(small: Pool) -> None:
     """However often the epoch is stopped."""
-    straight, stack = (make_stack(small, [0], average_epochs=3) for _ in range(2))
+    straight, stack = (make_stack(small, [0], epochs=6, average_share=0.5) for _ in range(2))
     progress = EpochProgress.start(1)
     train(straight, 2)
     train(stack, 1)
@@ -254,6 +257,13 @@ def test_a_single_view_without_contrast_trains(small: Pool) -> None:
     progress = EpochProgress.start(1)
     odd.train_epoch([0], progress, lambda: False)
     assert progress.steps == [2] and np.isfinite(progress.cross_entropy[0])
+
+
+def test_the_average_covers_a_share_of_the_epochs() -> None:
+    recipe = make_recipe({"epochs": 40, "average_share": 0.1})
+    assert recipe.averages and [recipe.average_weight(e) for e in (0, 1, 3, 4, 39)] == [1, 1 / 2, 1 / 4, 1 / 4, 1 / 4]
+    short = make_recipe({"epochs": 10, "average_share": 0.1})
+    assert not short.averages and [short.average_weight(e) for e in (0, 9)] == [1, 1]
 
 
 def test_learning_rate_is_halved_every_step() -> None:

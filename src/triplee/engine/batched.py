@@ -123,7 +123,7 @@ class BatchedMembers(GpuMembers):
 
     def tensors(self, member: int) -> MemberTensors:
         network, momentum, average = self.stack.state(self.place[member])
-        return MemberTensors(network, momentum, average if self.specs[member].recipe.average_epochs > 1 else {})
+        return MemberTensors(network, momentum, average if self.specs[member].recipe.averages else {})
 
     def load(self, member: int, tensors: MemberTensors) -> None:
         self.stack.load(self.place[member], *tensors)

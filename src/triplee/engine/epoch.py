@@ -89,8 +89,8 @@ class Share:
         rng = generator(spec.seed, "views", spec.index, epoch)
         labels = None if spec.labels_N is None else (spec.labels_N[index_V], spec.labels_N[spec.train_N])
         draw = draw_views(recipe, rng, len(index_V), spec.train_N, labels)
-        weight = 1 / min(epoch + 1, recipe.average_epochs)
-        return cls(epoch, recipe.learning_rate(epoch), plan.bounds * recipe.replay, index_V, draw, weight)
+        bounds, rate = plan.bounds * recipe.replay, recipe.learning_rate(epoch)
+        return cls(epoch, rate, bounds, index_V, draw, recipe.average_weight(epoch))
 
 
 @dataclass

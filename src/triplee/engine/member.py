@@ -20,7 +20,7 @@ class Member:
         recipe = spec.recipe
         self.spec, self.device, self.precision = spec, device, precision
         self.network = self.training_network = self.averaged = spec.build().to(device)
-        if recipe.average_epochs > 1:
+        if recipe.averages:
             self.averaged = copy.deepcopy(self.network)
         named = {name: p for name, p in self.network.named_parameters() if p.requires_grad}
         self.flat = FlatWeights(self.network) if precision == "bfloat16" else None
