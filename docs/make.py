@@ -38,7 +38,8 @@ NOTES = {
     " counted), at the speed of a large product and of a large copy in the same run. Profiles are of a single stream,"
     " where kernels do not overlap. The rivals wait for the host, the stack does not: so the ratio moves with the"
     " host. ResNet-50 stays below ten times: the usual loop, which waits for launches, takes 2.4 times as long as for"
-    " ResNet-18, with 2.7 times the convolutions; ours, which waits for memory and arithmetic, 2.9 times. Batch norm, ReLU and shortcuts are a third of a ResNet step, in launches too short to fill the GPU alone,"
+    " ResNet-18, with 2.7 times the convolutions; ours, which waits for memory and arithmetic, 2.9 times."
+    " Batch norm, ReLU and shortcuts are a third of a ResNet step, in launches too short to fill the GPU alone,"
     " which is why 12 streams gain 1.6 times over one. Weights are updated and rounded in one pass since the first"
     " measurements, which a single stream gains 5 % by; on 12 streams the convolutions decide, and it gains nothing.",
     "design": "Why the GPU engine is as it is: what was tried on one H200 before there were kernels of our own for"

@@ -146,7 +146,7 @@ class DigitStack:
                 "head.1.running_var": self.running[member, 1].clone(),
                 "head.1.num_batches_tracked": torch.tensor(self.batches_M[member]),
             }
-            weights, averages = weights | running, averages | running
+            weights, averages = weights | running, averages | {name: t.clone() for name, t in running.items()}
         return weights, self._take(self.momenta[member]), averages
 
     def _put(self, row: Tensor, tensors: dict[str, Tensor]) -> None:
