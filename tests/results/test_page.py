@@ -14,7 +14,6 @@ from triplee.cli.report import Kind, figure, report
 from triplee.data.pool import Pool
 from triplee.engine.fuse import OF_EVERY_STUDENT, student_recipe
 from triplee.results import figures
-from triplee.results.embedding import make_map
 from triplee.results.page import _command_for, _compare, _series, _summary, make_page, make_parts
 from triplee.results.paper_tables import read_tables
 from triplee.results.pieces import count_confusions, is_of_pool, worst_mistakes
@@ -65,12 +64,6 @@ def test_any_name_can_be_drawn(record: Record) -> None:
             figures.draw_map({"$": np.random.default_rng(0).random((9, 2))}, np.arange(9) % 2, ["_first", "b\udcff"]),
         ):
             assert "<svg" in figures.to_svg(figure, "odd & <names>")
-
-
-def test_features_that_are_all_alike_have_no_map() -> None:
-    for features in (np.zeros((300, 16)), np.ones((300, 16)), np.eye(3)):
-        with pytest.raises(InputError, match="nothing to map"):
-            make_map(features.astype(np.float32))
 
 
 def test_damaged_predictions_are_left_out_and_the_page_stands(some_runs: Path, tmp_path: Path) -> None:

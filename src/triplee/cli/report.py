@@ -78,9 +78,9 @@ def figure(
     Example: triplee figure tsne runs/baseline runs/triplee --out tsne.pdf
     """
     from triplee.results import figures
-    from triplee.results.embedding import describe_features
+    from triplee.results.embedding import NO_MAP, describe_features
     from triplee.results.page import make_parts
-    from triplee.results.pieces import is_of_pool, look_at_features, make_views
+    from triplee.results.pieces import is_of_pool, look_at_features, make_views, map_features
     from triplee.results.records import find_records, group_by_method
     from triplee.runfolder import check_writable
 
@@ -115,7 +115,10 @@ def figure(
                 chosen = {method.title: method.records[0] for method in group_by_method(fitting)}
                 look = look_at_features(chosen if kind == Kind.tsne else {"": last}, pool, choose_device(device))
                 if kind == Kind.tsne:
-                    drawn = figures.draw_map(look.places, look.labels_N, last.config["classes"])
+                    (places,) = map_features([look])
+                    if len(places) < len(chosen):
+                        raise InputError(NO_MAP)
+                    drawn = figures.draw_map(places, look.labels_N, last.config["classes"])
                 else:
                     drawn = figures.draw_pictures([("", [asked, *near]) for asked, near in look.neighbours])
                 for name, judged in look.judged.items():

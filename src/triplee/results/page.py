@@ -149,15 +149,19 @@ def _chapter(part: Part) -> dict[str, Any]:
         "costs": [_cost_row(method) for method in methods],
         "calibration": [row for method in methods if (row := _calibration_row(method))],
         "looks": part.looks,
-        "maps": [_map(part, look) for look in part.looks.features],
+        "maps": [
+            _map(part, look, places)
+            for look, places in zip(part.looks.features, part.looks.maps, strict=True)
+            if places
+        ],
         "confusions": json.dumps(part.looks.confusions, separators=(",", ":")).replace("</", "<\\/"),
     }
 
 
-def _map(part: Part, look: FeatureLook) -> dict[str, str]:
+def _map(part: Part, look: FeatureLook, places: Mapping[str, numpy.ndarray]) -> dict[str, str]:
     words = "; ".join(f"{title}: {describe_features(judged)}" for title, judged in look.judged.items())
     caption = f"{look.target}, {len(look.points)} images coloured by class. {words}."
-    figure = figures.draw_map(look.places, look.labels_N, part.methods[0].records[0].config["classes"])
+    figure = figures.draw_map(places, look.labels_N, part.methods[0].records[0].config["classes"])
     return {"caption": caption, "svg": figures.to_svg(figure, f"{part.data}, t-SNE: {caption}")}
 
 

@@ -18,7 +18,7 @@ from triplee.data.pool import Pool
 from triplee.data.split import split_pool
 from triplee.engine.loading import load
 from triplee.nets.stylizer_file import load_stylizer
-from triplee.results.embedding import choose_points, features_of, judge_features, make_map, nearest_images
+from triplee.results.embedding import NO_MAP, choose_points, features_of, judge_features, make_maps, nearest_images
 from triplee.results.records import Method, Record, read_predictions
 from triplee.runfolder import RunFolder
 from triplee.settings import InputError
@@ -40,12 +40,12 @@ class Shown:
 
 @dataclass(frozen=True)
 class FeatureLook:
-    """Features of the target's images by the title of a method: places on a map, and how well classes are apart."""
+    """Features of the target's images by the title of a method, and how well classes are apart in them."""
 
     target: str
     points: np.ndarray  # numbers of the images
     labels_N: np.ndarray
-    places: Mapping[str, np.ndarray]  # (N,2)
+    features: Mapping[str, np.ndarray]  # (N,F)
     judged: Mapping[str, Mapping[str, float]]
     neighbours: Sequence[tuple[Shown, list[Shown]]]  # of the last method
 
@@ -57,6 +57,7 @@ class Looks:
     confusions: dict[str, Any] = field(default_factory=dict)
     mistakes: list[dict[str, Any]] = field(default_factory=list)
     features: list[FeatureLook] = field(default_factory=list)
+    maps: list[dict[str, np.ndarray]] = field(default_factory=list)  # of each of `features`, places (N,2) by title
     views: list[tuple[str, Shown | None, list[Shown]]] = field(default_factory=list)  # op, partner, rising strength
     notes: list[str] = field(default_factory=list)
 
@@ -84,6 +85,12 @@ def look_at(
             looks.features += [look_at_features(runs, pool, device)] if runs else []
         except InputError as error:
             looks.notes.append(str(error))
+    looks.maps = map_features(looks.features)
+    looks.notes += [
+        f"No map of {look.target} by {title}: {NO_MAP}."
+        for look, places in zip(looks.features, looks.maps, strict=True)
+        for title in look.features.keys() - places.keys()
+    ]
     try:
         looks.views = make_views(best.records[0], pool, device)
     except InputError as error:
@@ -134,25 +141,31 @@ def worst_mistakes(record: Record, pool: Pool) -> dict[str, Any] | None:
 
 
 def look_at_features(runs: Mapping[str, Record], pool: Pool, device: torch.device) -> FeatureLook:
-    """Of runs with one target: maps of its images, and for the last run the training images nearest to some of them."""
+    """Of runs with one target: features of its images, for the last run the training images nearest to some of them."""
     first = next(iter(runs.values()))
     split = split_pool(pool, first.target, first.seed, first.config.get("left_out"))
     points, known = choose_points(split.target_N), choose_points(split.train_N, MOST_KNOWN)
     labels_N, known_labels = pool.labels_N[points], pool.labels_N[known]
-    places, judged, neighbours = {}, {}, []
+    features, judged, neighbours = {}, {}, []
     for title, record in runs.items():
         classifier = load(record.path, device)
-        features, known_features = (features_of(classifier, pool, some) for some in (points, known))
-        places[title] = make_map(features)
-        judged[title] = judge_features(features, labels_N, known_features, known_labels)
+        features[title], known_features = (features_of(classifier, pool, some) for some in (points, known))
+        judged[title] = judge_features(features[title], labels_N, known_features, known_labels)
         if record is list(runs.values())[-1]:
             asked = np.unique(labels_N, return_index=True)[1][:ASKED]  # one of each class
-            near = nearest_images(features[asked], known_features)
+            near = nearest_images(features[title][asked], known_features)
             neighbours = [
                 (_show(pool, int(points[n])), [_show(pool, int(known[t]), int(labels_N[n])) for t in row])
                 for n, row in zip(asked, near, strict=True)
             ]
-    return FeatureLook(first.target, points, labels_N, places, judged, neighbours)
+    return FeatureLook(first.target, points, labels_N, features, judged, neighbours)
+
+
+def map_features(looks: Sequence[FeatureLook]) -> list[dict[str, np.ndarray]]:
+    """Of each look its maps by title, without those that cannot be had."""
+    maps = iter(make_maps([features for look in looks for features in look.features.values()]))
+    found = [{title: next(maps) for title in look.features} for look in looks]
+    return [{title: place_N2 for title, place_N2 in own.items() if place_N2 is not None} for own in found]
 
 
 def _show(pool: Pool, index: int, label: int | None = None) -> Shown:
