@@ -90,5 +90,11 @@ def judge_features(
 
 def describe_features(judged: Mapping[str, float]) -> str:
     """What `judge_features` found, in words."""
-    right, silhouette = judged["neighbours"], judged["silhouette"]
-    return f"{right:.1f} % right by a vote of the 5 nearest training images, silhouette {silhouette:.3f}"
+    right, silhouette = judged["neighbours"], f"{judged['silhouette']:.3f}".replace("-", "−")
+    return f"{right:.1f} % right by a vote of the {NEIGHBOURS} nearest training images, silhouette {silhouette}"
+
+
+def describe_shortly(judged: Mapping[str, float]) -> str:
+    """The same in a few words, for the head of a map."""
+    silhouette = f"{judged['silhouette']:.3f}".replace("-", "−")
+    return f"{NEIGHBOURS}-NN accuracy {judged['neighbours']:.1f} %, silhouette {silhouette}"

@@ -24,7 +24,9 @@ from triplee.runfolder import RunFolder
 from triplee.settings import InputError
 
 WORST, ASKED = 12, 6  # mistakes, and images whose neighbours are shown
+MOST_FREQUENT = 5  # pairs of classes that are named below a confusion
 MOST_KNOWN = 4000  # training images among which neighbours are looked for
+MOST_CLASSES, SHOWN_CLASSES = 30, 20  # of more than the first a confusion shows so many, the most mistaken
 STRENGTHS = (3, 9, 15, 21, 27)
 SHARES = (0.2, 0.4, 0.6, 0.8, 1.0)  # of a partner's amplitude or style
 
@@ -50,6 +52,16 @@ class FeatureLook:
     neighbours: Sequence[tuple[Shown, list[Shown]]]  # of the last method
 
 
+@dataclass(frozen=True)
+class ViewRow:
+    """An op: the image it starts from (a cross-image op: the partner), and the views it makes at rising strength."""
+
+    op: str
+    start: Shown
+    views: list[Shown]
+    is_mixed: bool = False
+
+
 @dataclass
 class Looks:
     """What a page shows beside numbers; empty where it could not be had, and `notes` say why."""
@@ -58,7 +70,7 @@ class Looks:
     mistakes: list[dict[str, Any]] = field(default_factory=list)
     features: list[FeatureLook] = field(default_factory=list)
     maps: list[dict[str, np.ndarray]] = field(default_factory=list)  # of each of `features`, places (N,2) by title
-    views: list[tuple[str, Shown | None, list[Shown]]] = field(default_factory=list)  # op, partner, rising strength
+    views: list[ViewRow] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
 
@@ -104,9 +116,9 @@ def is_of_pool(record: Record, pool: Pool) -> bool:
 
 
 def count_confusions(methods: Sequence[Method], targets: Sequence[str]) -> dict[str, Any]:
-    """For each method and target, over its seeds, how often a class was called which."""
+    """For each method and target, over its seeds, how often a class was called which (see `_shorten`)."""
     classes = methods[0].records[0].config["classes"]
-    counts: dict[str, dict[str, list[list[int]]]] = {}
+    counts: dict[str, dict[str, dict[str, Any]]] = {}
     for method in methods:
         for target in targets:
             total_KK = np.zeros((len(classes), len(classes)), dtype=int)
@@ -115,8 +127,26 @@ def count_confusions(methods: Sequence[Method], targets: Sequence[str]) -> dict[
                 if found is not None and record.config["classes"] == classes:
                     np.add.at(total_KK, (found["label"], found["chosen"]), 1)
             if total_KK.any():
-                counts.setdefault(method.title, {})[target] = total_KK.tolist()
+                counts.setdefault(method.title, {})[target] = _shorten(total_KK)
     return {"classes": classes, "counts": counts} if counts else {}
+
+
+def _shorten(total_KK: np.ndarray) -> dict[str, Any]:
+    """Counts as a page shows them: the classes `of` its rows and columns, and a last column for all others if any."""
+    totals_K = total_KK.sum(1)
+    of = np.arange(len(total_KK))
+    rows = total_KK
+    if len(of) > MOST_CLASSES:
+        wrong_K = totals_K - total_KK.diagonal()
+        of = np.sort(np.argsort(-wrong_K, kind="stable")[:SHOWN_CLASSES])
+        known = total_KK[np.ix_(of, of)]
+        rows = np.column_stack([known, totals_K[of] - known.sum(1)])
+    mistakes_KK = total_KK - np.diag(total_KK.diagonal())
+    most = np.argsort(-mistakes_KK, axis=None, kind="stable")[:MOST_FREQUENT]
+    pairs = [(int(true), int(said)) for true, said in zip(*np.unravel_index(most, total_KK.shape), strict=True)]
+    frequent = [[*pair, int(total_KK[pair]), int(totals_K[pair[0]])] for pair in pairs if mistakes_KK[pair]]
+    right = [int(total_KK.trace()), int(totals_K.sum())]
+    return {"of": of.tolist(), "rows": rows.tolist(), "frequent": frequent, "right": right}
 
 
 def worst_mistakes(record: Record, pool: Pool) -> dict[str, Any] | None:
@@ -131,7 +161,7 @@ def worst_mistakes(record: Record, pool: Pool) -> dict[str, Any] | None:
         Shown(
             pool.images_NCHW[int(target_N[n])],
             f"{pool.classes[found['label'][n]]}, called {pool.classes[found['chosen'][n]]}"
-            f" ({100 * found['confidence'][n]:.0f} %)",
+            f" ({100 * found['confidence'][n]:.0f}\u00a0%)",
             False,
         )
         for n in worst
@@ -174,20 +204,29 @@ def _show(pool: Pool, index: int, label: int | None = None) -> Shown:
     return Shown(pool.images_NCHW[int(index)], words, label is None or own == label)
 
 
-def make_views(record: Record, pool: Pool, device: torch.device) -> list[tuple[str, Shown | None, list[Shown]]]:
-    """One training image under every op at rising strength, and under the cross-image ops with a partner."""
+def _colourfulness(image: Tensor) -> float:
+    """How far the channels are apart: on a grey image half of the ops do nothing."""
+    return float(image.float().std(0).mean())
+
+
+def make_views(record: Record, pool: Pool, device: torch.device) -> list[ViewRow]:
+    """A colourful training image under every op at rising strength, and under the cross-image ops with a partner."""
     split = split_pool(pool, record.target, record.seed, record.config.get("left_out"))
     train_N = split.train_N
     of_domain = [train_N[pool.domains_N[train_N] == pool.domains.index(name)] for name in split.source_domains]
-    image = pool.images_NCHW[int(of_domain[0][0])]
-    classmates = of_domain[-1][pool.labels_N[of_domain[-1]] == pool.labels_N[of_domain[0][0]]]
-    partner = _show(pool, int(classmates[0] if len(classmates) else of_domain[-1][-1]))
-    rows: list[tuple[str, Shown | None, list[Shown]]] = [
-        (name, None, [Shown(apply_op(name, image, s), f"strength {s}") for s in STRENGTHS]) for name in OPS
+    firsts = [int(own[0]) for own in of_domain]
+    most = max(range(len(firsts)), key=lambda k: _colourfulness(pool.images_NCHW[firsts[k]]))
+    start, others = _show(pool, firsts[most]), of_domain[(most + 1) % len(of_domain)]
+    classmates = others[pool.labels_N[others] == pool.labels_N[firsts[most]]]
+    partner = _show(pool, int(classmates[-1] if len(classmates) else others[-1]))
+    rows = [
+        ViewRow(name, start, [Shown(apply_op(name, start.image, s), f"strength {s}") for s in STRENGTHS])
+        for name in OPS
     ]
-    images, partners = (one.expand(len(SHARES), -1, -1, -1) for one in (image, partner.image))
+    images, partners = (one.image.expand(len(SHARES), -1, -1, -1) for one in (start, partner))
     mixed = fourier_mix(images, partners, torch.tensor(SHARES))
-    rows.append(("fourier", partner, [Shown(view, f"λ = {s:g}") for s, view in zip(SHARES, mixed, strict=True)]))
+    shown = [Shown(view, f"λ = {s:g}") for s, view in zip(SHARES, mixed, strict=True)]
+    rows.append(ViewRow("fourier", partner, shown, is_mixed=True))
     if record.recipe.restyles:
         own = RunFolder(record.path).stylizer_path
         stylizer = load_stylizer(own if record.recipe.stylizer == "fit" else record.recipe.stylizer).to(device)
@@ -195,5 +234,5 @@ def make_views(record: Record, pool: Pool, device: torch.device) -> list[tuple[s
         views = images.to(device).clone()
         table.restyle_views(views, np.arange(len(SHARES)), np.zeros(len(SHARES), int), np.array(SHARES))
         shown = [Shown(view.cpu(), f"strength {s:g}") for s, view in zip(SHARES, views, strict=True)]
-        rows.append(("style", partner, shown))
+        rows.append(ViewRow("style", partner, shown, is_mixed=True))
     return rows
