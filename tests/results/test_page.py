@@ -1,13 +1,17 @@
 """What the page says: the right baseline, series over one key, odd names, tables of sweeps, collapsed features."""
 
+import base64
 import dataclasses
+import io
 import itertools
+import re
 import shlex
 import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from triplee.cli.choices import parse_changes
 from triplee.cli.report import Kind, figure, report
@@ -17,7 +21,15 @@ from triplee.results import figures
 from triplee.results.page import _command_for, make_page
 from triplee.results.paper_tables import read_tables
 from triplee.results.parts import compare, make_parts, summarise
-from triplee.results.pieces import MOST_CLASSES, SHOWN_CLASSES, _shorten, count_confusions, is_of_pool, worst_mistakes
+from triplee.results.pieces import (
+    MOST_CLASSES,
+    SHOWN_CLASSES,
+    Shown,
+    _shorten,
+    count_confusions,
+    is_of_pool,
+    worst_mistakes,
+)
 from triplee.results.plots import MOST_METHODS, find_series, make_plots
 from triplee.results.records import Method, Record, find_records
 from triplee.settings import InputError, make_recipe
@@ -281,3 +293,16 @@ def test_print_is_black_on_white(tmp_path: Path) -> None:
     with figures.house_style(figures.PAGE_INK):
         svg = figures.to_svg(figures.draw_bars("a", [None]), "words")
     assert figures.PAGE_INK not in svg and "currentColor" in svg
+
+
+def test_small_pictures_are_sharp_in_vector_formats(small: Pool, tmp_path: Path) -> None:
+    shown = Shown(small.images_NCHW[0], "words")
+    with figures.house_style():
+        figures.save_figure(figures.draw_pictures([("", [shown])], ["head"], inches=1.0), tmp_path / "p.svg")
+    (inside,) = re.findall(r"data:image/png;base64,([^\"]+)", (tmp_path / "p.svg").read_text())
+    with Image.open(io.BytesIO(base64.b64decode(inside))) as picture:
+        pixels = np.asarray(picture.convert("RGB"))
+    step = len(pixels) // 16
+    assert step == 16
+    centres = pixels[step // 2 :: step, step // 2 :: step]  # an SVG's may be upside down
+    assert np.array_equal(np.sort(centres, axis=0), np.sort(shown.image.permute(1, 2, 0), axis=0))

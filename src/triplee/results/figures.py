@@ -38,6 +38,7 @@ STYLE: dict[str, Any] = {
         "legend.frameon": False,
         "axes.titlesize": 10,
         "svg.fonttype": "none",
+        "pdf.fonttype": 42,  # TrueType: publishers refuse type 3
         "text.parse_math": False,
         "svg.hashsalt": "triplee",
     },
@@ -208,12 +209,18 @@ def draw_pictures(
     ink = axes[0][0].title.get_color()
     for line, (title, row) in zip(axes, rows, strict=True):
         for axis, shown in zip(line, row, strict=True):
-            axis.imshow(shown.image.permute(1, 2, 0).numpy(), interpolation="nearest")
+            axis.imshow(_enlarge(shown.image.permute(1, 2, 0).numpy()), interpolation="none")
             words = _label(shown.words.replace(", ", "\n"))
             its_ink = ink if shown.is_right else WRONG
             axis.text(0.5, -0.03, words, transform=axis.transAxes, ha="center", va="top", fontsize=6, color=its_ink)
         line[0].text(-0.08, 0.5, _label(title), transform=line[0].transAxes, ha="right", va="center", fontsize=8)
     return figure
+
+
+def _enlarge(image_HWC: np.ndarray) -> np.ndarray:
+    """A small image with whole pixels repeated: in a vector format it would be blurred."""
+    factor = max(1, 256 // max(image_HWC.shape[:2]))
+    return image_HWC.repeat(factor, axis=0).repeat(factor, axis=1)
 
 
 def to_svg(figure: "Figure", description: str) -> str:
