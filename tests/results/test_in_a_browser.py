@@ -117,6 +117,8 @@ def test_what_the_confusion_says_in_words_is_what_it_shows(page) -> None:
     told, frequent = panel.locator(".told").all_inner_texts()
     titles = [cell.get_attribute("title") for cell in panel.locator("tbody td").all()]
     counted = [re.fullmatch(r"(.+) called (.+): (\d+) of (\d+)", title).groups() for title in titles]
+    names = panel.locator("thead tr").last.locator("th")  # long ones are upright, so that columns stay narrow
+    assert names.nth(1).bounding_box()["height"] > 1.5 * names.nth(1).bounding_box()["width"]
     looks = [cell.get_attribute("class") for cell in panel.locator("tbody td").all()]
     assert looks == ["right" if truth == said else "mistaken" for truth, said, *_ in counted]
     right = sum(int(count) for truth, said, count, _ in counted if truth == said)

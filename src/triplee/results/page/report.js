@@ -75,6 +75,7 @@ function drawConfusion(panel, classes, counts, target) {
   told.textContent = `${method}, ${target} held out: ${percent(...found.right)} of ${found.right[1].toLocaleString("en")} right.${few}`;
   const names = found.of.map((number) => classes[number]);
   const columns = found.rows[0].length > names.length ? [...names, "others"] : names;
+  table.classList.toggle("long", columns.some((name) => name.length > 4));
   const above = document.createElement("tr");
   above.append(element("td", ""), element("th", "called", { scope: "colgroup", colspan: columns.length }));
   const head = document.createElement("tr");
