@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from triplee.cli.choices import parse_changes
@@ -26,8 +27,10 @@ from triplee.results.pieces import (
     SHOWN_CLASSES,
     Shown,
     _shorten,
+    _with_most_views,
     count_confusions,
     is_of_pool,
+    look_at,
     worst_mistakes,
 )
 from triplee.results.plots import MOST_METHODS, find_series, make_plots
@@ -284,6 +287,18 @@ def test_the_most_frequent_mistakes_are_named() -> None:
         [2, 1, 1, 12],
     ]
     assert _shorten(np.eye(3, dtype=int))["frequent"] == []
+
+
+def test_views_are_of_a_run_with_the_style_op(record: Record, small: Pool) -> None:
+    plain, style = (
+        Method(ops, (like(record, "own", augment="esaug", ops=ops, lr=k + 1),))
+        for k, ops in enumerate(("fourier", "style"))
+    )
+    assert [run.recipe.ops for run in _with_most_views([plain, style], plain)] == ["style", "fourier"]
+    assert [run.recipe.ops for run in _with_most_views([plain, style], style)] == ["style"]
+    assert [run.recipe.ops for run in _with_most_views([plain], plain)] == ["fourier"]
+    looks = look_at([plain, style], [], small, [plain], torch.device("cpu"))  # the folder has no stylizer
+    assert [row.op for row in looks.views][-1] == "fourier" and any("stylizer" in note for note in looks.notes)
 
 
 def test_print_is_black_on_white(tmp_path: Path) -> None:

@@ -103,11 +103,19 @@ def look_at(
         for look, places in zip(looks.features, looks.maps, strict=True)
         for title in look.features.keys() - places.keys()
     ]
-    try:
-        looks.views = make_views(best.records[0], pool, device)
-    except InputError as error:
-        looks.notes.append(str(error))
+    for record in _with_most_views(methods, best):
+        try:
+            looks.views = make_views(record, pool, device)
+            break
+        except InputError as error:  # its stylizer is gone
+            looks.notes.append(str(error))
     return looks
+
+
+def _with_most_views(methods: Sequence[Method], best: Method) -> list[Record]:
+    """Runs whose views are worth showing, the first that can be had: one with the style op, if any, or the best."""
+    restyling = [method for method in (best, *methods) if method.recipe.restyles]
+    return list({id(method): method.records[0] for method in (*restyling[:1], best)}.values())
 
 
 def is_of_pool(record: Record, pool: Pool) -> bool:
