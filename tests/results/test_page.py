@@ -321,3 +321,18 @@ def test_small_pictures_are_sharp_in_vector_formats(small: Pool, tmp_path: Path)
     assert step == 16
     centres = pixels[step // 2 :: step, step // 2 :: step]  # an SVG's may be upside down
     assert np.array_equal(np.sort(centres, axis=0), np.sort(shown.image.permute(1, 2, 0), axis=0))
+
+
+def test_features_without_a_map_are_named_in_the_order_of_the_methods(
+    record: Record, small: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    methods = [Method(name, (record,)) for name in "dbca"]
+    monkeypatch.setattr("triplee.results.pieces.make_maps", lambda features: [None] * len(features))
+    looks = look_at(methods, [record.target], small, methods, torch.device("cpu"))
+    assert (
+        looks.maps == [{}]
+        and [f"by {name}:" in note for name, note in zip("dbca", looks.notes, strict=True)] == [True] * 4
+    )
+    (part,) = make_parts([record])
+    page = make_page([dataclasses.replace(part, looks=looks)], [], [], ["triplee"], "Report")
+    assert "nothing to map" in page and "Nearest training images" in page and "t-SNE maps" not in page

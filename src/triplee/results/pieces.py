@@ -101,7 +101,8 @@ def look_at(
     looks.notes += [
         f"No map of {look.target} by {title}: {NO_MAP}."
         for look, places in zip(looks.features, looks.maps, strict=True)
-        for title in look.features.keys() - places.keys()
+        for title in look.features
+        if title not in places
     ]
     for record in _with_most_views(methods, best):
         try:
