@@ -25,6 +25,7 @@ def test_the_page_holds_all_it_shows(page: str, finished: TrainedRun) -> None:
         "Confusion",
         "Worst mistakes",
         "t-SNE",
+        "5-NN accuracy",
         "Nearest training images",
         "Views that ESAug",
         "Cost",
@@ -66,7 +67,7 @@ def test_figures_in_print_quality(call: Call, finished: TrainedRun, tmp_path: Pa
         assert content.startswith(b"%PDF-")
     else:
         assert b"<svg" in content and b"#123456" not in content
-        assert "silhouette" in answer.stdout
+        assert "silhouette" in answer.stdout and b"5-NN accuracy" in content and b"silhouette" in content
 
 
 def test_bad_input_is_one_line(call: Call, finished: TrainedRun, tmp_path: Path) -> None:

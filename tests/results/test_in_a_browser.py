@@ -1,5 +1,6 @@
 """The report in a real Chromium: nothing is asked of anybody, all of it works, by mouse and by keyboard."""
 
+import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -9,7 +10,8 @@ import pytest
 import torch
 
 from triplee.data.load import load_data
-from triplee.results.page import make_page, make_parts
+from triplee.results.page import make_page
+from triplee.results.parts import make_parts
 from triplee.results.pieces import look_at
 from triplee.results.records import find_records
 
@@ -96,15 +98,34 @@ def test_the_theme_switches_and_text_stays_readable(page) -> None:
 
 def test_confusion_shows_what_was_chosen(page) -> None:
     section = page.locator(".confusion")
-    assert "Vanilla, blue held out" in section.locator("caption").inner_text()
-    section.locator("select.method").select_option("TripleE-Fourier")
+    first, second = (section.locator(".panel").nth(k) for k in (0, 1))
+    assert "Vanilla, blue held out" in first.locator(".told").first.inner_text()
+    assert "TripleE-Fourier, blue held out" in second.locator(".told").first.inner_text()
+    first.locator("select.method").select_option("TripleE-Fourier")
     section.locator("select.target").focus()
     page.keyboard.press("ArrowDown")
-    assert "TripleE-Fourier, red held out" in section.locator("caption").inner_text()
-    cells = section.locator("tbody tr").first.locator("td")
-    assert cells.count() == 3
-    shares = [float(text or 0) for text in cells.all_inner_texts()]
-    assert sum(shares) == pytest.approx(100, abs=1.5)
+    for panel in (first, second):
+        assert "TripleE-Fourier, red held out" in panel.locator(".told").first.inner_text()
+        cells = panel.locator("tbody tr").first.locator("td")
+        assert cells.count() == 3
+        shares = [float(text.replace("<1", "0.5") or 0) for text in cells.all_inner_texts()]
+        assert sum(shares) == pytest.approx(100, abs=1.5)
+
+
+def test_what_the_confusion_says_in_words_is_what_it_shows(page) -> None:
+    panel = page.locator(".confusion .panel").first
+    told, frequent = panel.locator(".told").all_inner_texts()
+    titles = [cell.get_attribute("title") for cell in panel.locator("tbody td").all()]
+    counted = [re.fullmatch(r"(.+) called (.+): (\d+) of (\d+)", title).groups() for title in titles]
+    names = panel.locator("thead tr").last.locator("th")  # long ones are upright, so that columns stay narrow
+    assert names.nth(1).bounding_box()["height"] > 1.5 * names.nth(1).bounding_box()["width"]
+    looks = [cell.get_attribute("class") for cell in panel.locator("tbody td").all()]
+    assert looks == ["right" if truth == said else "mistaken" for truth, said, *_ in counted]
+    right = sum(int(count) for truth, said, count, _ in counted if truth == said)
+    everything = sum(int(count) for *_, count, _ in counted)
+    assert f"{100 * right / everything:.1f} % of {everything} right" in told
+    truth, said, count, total = max((c for c in counted if c[0] != c[1]), key=lambda c: int(c[2]))
+    assert frequent.startswith(f"Most frequent: {truth} called {said} ({count} of {total})")
 
 
 def test_every_figure_has_ink_on_it(page) -> None:
@@ -121,12 +142,32 @@ def test_every_figure_has_ink_on_it(page) -> None:
         assert len(figures.nth(k).get_attribute("aria-label") or "") > 20
 
 
+def test_what_is_folded_opens_by_keyboard(page) -> None:
+    for kind in ("details.methods", "details:has(.pictures)"):
+        folded = page.locator(f"{kind}:not([open])").first
+        folded.locator("summary").focus()
+        page.keyboard.press("Enter")
+        page.wait_for_function("document.activeElement.parentElement.open")
+
+
 def test_all_of_it_is_reached_by_keyboard(page) -> None:
     reached = set()
-    for _ in range(60):
+    for _ in range(80):
         page.keyboard.press("Tab")
         reached.add(page.evaluate("(e => e.className || e.id || e.tagName)(document.activeElement)"))
     assert {"skip", "theme", "A", "BUTTON", "method", "target", "scroll"} <= reached
+
+
+@pytest.mark.parametrize("width", [1200, 380])
+def test_long_names_do_not_widen_the_page(browser, report: Path, tmp_path: Path, width: int) -> None:
+    long = "TripleE-Fourier " + "and what else there is to say of it, " * 3
+    path = tmp_path / "long.html"
+    path.write_text(report.read_text().replace("TripleE-Fourier", long))
+    opened = browser.new_page(viewport={"width": width, "height": 800})
+    opened.goto(path.as_uri())
+    opened.locator("select.method").first.select_option(index=1)
+    assert opened.evaluate("document.documentElement.scrollWidth") <= width
+    opened.close()
 
 
 @pytest.mark.parametrize("width", [1200, 380])

@@ -1,23 +1,39 @@
 """What the page says: the right baseline, series over one key, odd names, tables of sweeps, collapsed features."""
 
+import base64
 import dataclasses
+import io
 import itertools
+import re
 import shlex
 import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from PIL import Image
 
 from triplee.cli.choices import parse_changes
 from triplee.cli.report import Kind, figure, report
 from triplee.data.pool import Pool
 from triplee.engine.fuse import OF_EVERY_STUDENT, student_recipe
 from triplee.results import figures
-from triplee.results.embedding import make_map
-from triplee.results.page import _command_for, _compare, _series, _summary, make_page, make_parts
+from triplee.results.page import _command_for, make_page
 from triplee.results.paper_tables import read_tables
-from triplee.results.pieces import count_confusions, is_of_pool, worst_mistakes
+from triplee.results.parts import compare, make_parts, summarise
+from triplee.results.pieces import (
+    MOST_CLASSES,
+    SHOWN_CLASSES,
+    Shown,
+    _shorten,
+    _with_most_views,
+    count_confusions,
+    is_of_pool,
+    look_at,
+    worst_mistakes,
+)
+from triplee.results.plots import MOST_METHODS, find_series, make_plots
 from triplee.results.records import Method, Record, find_records
 from triplee.settings import InputError, make_recipe
 
@@ -51,9 +67,10 @@ def test_lines_over_a_key_are_of_methods_that_differ_in_it_alone(record: Record)
         for ensemble in ("parts", "whole")
         for members in (1, 2, 3)
     ]
-    series = _series(methods, "members")
+    series = find_series(methods, "members")
     assert [[value for value, _ in points] for points in series.values()] == [[1, 2, 3], [1, 2, 3]]
-    assert not _series(methods, "replay")
+    assert list(series) == ["parts 1 / parts 2 / parts 3", "whole 1 / whole 2 / whole 3"]
+    assert not find_series(methods, "replay")
 
 
 def test_any_name_can_be_drawn(record: Record) -> None:
@@ -61,16 +78,13 @@ def test_any_name_can_be_drawn(record: Record) -> None:
     odd = dataclasses.replace(record, config=config)
     with figures.house_style():
         for figure in (
-            figures.draw_bars([Method("\udcff and _x_", (odd,))], ["a$\\b$_^c"]),
-            figures.draw_map({"$": np.random.default_rng(0).random((9, 2))}, np.arange(9) % 2, ["_first", "b\udcff"]),
+            figures.draw_bars("\udcff and _x_", [Method("odd", (odd,)).accuracy("a$\\b$_^c")]),
+            figures.draw_curves([Method("\udcff and _x_", (odd,))], ["a$\\b$_^c"]),
+            figures.draw_map(
+                {"$": np.random.default_rng(0).random((9, 2))}, np.arange(9) % 2, ["_first", "b\udcff"], {"$": "_said"}
+            ),
         ):
             assert "<svg" in figures.to_svg(figure, "odd & <names>")
-
-
-def test_features_that_are_all_alike_have_no_map() -> None:
-    for features in (np.zeros((300, 16)), np.ones((300, 16)), np.eye(3)):
-        with pytest.raises(InputError, match="nothing to map"):
-            make_map(features.astype(np.float32))
 
 
 def test_damaged_predictions_are_left_out_and_the_page_stands(some_runs: Path, tmp_path: Path) -> None:
@@ -103,6 +117,11 @@ def test_tables_of_a_sweep_are_shown_and_other_files_are_not(tmp_path: Path) -> 
     (table,), _ = read_tables([tmp_path])
     assert table.columns == ["method", "syn", "svhn"]
     assert table.rows == [("TripleE", ["90.0 ± 0.3 (95.3, −5.3)", "unfinished"])]
+    assert table.title == "t" and "paper" in table.about
+    (tmp_path / "t.md").write_text("# digits on my data\n\nmore\n")
+    (tmp_path / "t.csv").write_text("\n".join([header, lines[0].replace("95.3,-5.26", ",")]) + "\n")
+    (table,), _ = read_tables([tmp_path])
+    assert table.title == "digits on my data" and "paper" not in table.about
 
 
 HEADER = "selection,row,column,state,seeds,mean,standard_error,paper,ours_less_paper"
@@ -173,7 +192,7 @@ def summary(record: Record, **accuracies: tuple[float, ...]) -> list[str]:
         for target, accuracy in zip(record.config["domains"], own, strict=False)
         for run in [like(record, name, accuracy, lr=k + 1)]
     ]
-    return _summary(make_parts(records)[0])[1:]
+    return summarise(make_parts(records)[0])[1:]
 
 
 def test_what_is_level_is_not_called_ahead(record: Record) -> None:
@@ -219,6 +238,101 @@ def test_an_out_that_cannot_be_written_is_said_before_the_work(tmp_path: Path) -
 
 
 def test_a_name_keeps_its_hyphen() -> None:
-    assert _compare("TripleE", {"green-ish": -1.5, "red": 2.0}).endswith(
+    assert compare("TripleE", {"green-ish": -1.5, "red": 2.0}).endswith(
         "its smallest gain is −1.5 points on green-ish."
     )
+
+
+def test_a_line_is_named_without_the_key_it_runs_over(record: Record) -> None:
+    some = [{"members": 1}, {"members": 2}, {"members": 2, "replay": 9}]
+    (part,) = make_parts([like(record, "digits-triplee-fourier", batch_size=4, **told) for told in some])
+    titles = ["TripleE-Fourier (r=4, m=1)", "TripleE-Fourier (r=4, m=2)", "TripleE-Fourier (r=9, m=2)"]
+    assert [method.title for method in part.methods] == titles
+    assert list(find_series(part.methods, "members")) == ["TripleE-Fourier (r=4)"]
+    assert list(find_series(part.methods, "replay")) == ["TripleE-Fourier (m=2)"]
+
+
+def test_the_best_and_its_baseline_are_among_the_drawn(record: Record) -> None:
+    """Of many methods, and as many of their names as there are colours for."""
+    others = [like(record, "digits-a", 30.0 + 5 * k, lr=k + 1) for k in range(11)]
+    many = [like(record, f"own-{k}", 40.0) for k in range(10)]
+    (part,) = make_parts([*others, *many])
+    chosen = part.choose(MOST_METHODS)
+    assert len(chosen) == MOST_METHODS == len({figures.colour(k) for k in range(MOST_METHODS)})
+    assert part.best in chosen and part.baseline in chosen
+    assert chosen == [method for method in part.methods if method in chosen]
+    with figures.house_style(figures.PAGE_INK):
+        plots = make_plots(part)
+    assert "Shown are 10 of 21 methods" in plots[0].caption and len(plots[0].legend) == MOST_METHODS
+    assert part.choose(99) == part.methods
+
+
+def test_of_many_classes_the_most_mistaken_are_shown() -> None:
+    rng = np.random.default_rng(0)
+    total_KK = rng.integers(0, 5, (50, 50)) + np.diag(rng.integers(0, 100, 50))
+    few = _shorten(total_KK)
+    wrong = total_KK.sum(1) - total_KK.diagonal()
+    assert len(few["of"]) == SHOWN_CLASSES and min(wrong[few["of"]]) >= sorted(wrong)[-SHOWN_CLASSES]
+    assert [sum(row) for row in few["rows"]] == total_KK[few["of"]].sum(1).tolist()
+    assert few["rows"][3][5] == total_KK[few["of"][3], few["of"][5]]
+    assert few["right"] == [total_KK.trace(), total_KK.sum()]
+    small = total_KK[:MOST_CLASSES, :MOST_CLASSES]
+    assert _shorten(small)["rows"] == small.tolist()
+
+
+def test_the_most_frequent_mistakes_are_named() -> None:
+    assert _shorten(np.array([[9, 3, 0], [0, 5, 0], [7, 1, 4]]))["frequent"] == [
+        [2, 0, 7, 12],
+        [0, 1, 3, 12],
+        [2, 1, 1, 12],
+    ]
+    assert _shorten(np.eye(3, dtype=int))["frequent"] == []
+
+
+def test_views_are_of_a_run_with_the_style_op(record: Record, small: Pool) -> None:
+    plain, style = (
+        Method(ops, (like(record, "own", augment="esaug", ops=ops, lr=k + 1),))
+        for k, ops in enumerate(("fourier", "style"))
+    )
+    assert [run.recipe.ops for run in _with_most_views([plain, style], plain)] == ["style", "fourier"]
+    assert [run.recipe.ops for run in _with_most_views([plain, style], style)] == ["style"]
+    assert [run.recipe.ops for run in _with_most_views([plain], plain)] == ["fourier"]
+    looks = look_at([plain, style], [], small, [plain], torch.device("cpu"))  # the folder has no stylizer
+    assert [row.op for row in looks.views][-1] == "fourier" and any("stylizer" in note for note in looks.notes)
+
+
+def test_print_is_black_on_white(tmp_path: Path) -> None:
+    with figures.house_style():
+        figures.save_figure(figures.draw_bars("a", [None]), tmp_path / "a.svg")
+    assert figures.PAGE_INK not in (tmp_path / "a.svg").read_text()
+    with figures.house_style(figures.PAGE_INK):
+        svg = figures.to_svg(figures.draw_bars("a", [None]), "words")
+    assert figures.PAGE_INK not in svg and "currentColor" in svg
+
+
+def test_small_pictures_are_sharp_in_vector_formats(small: Pool, tmp_path: Path) -> None:
+    shown = Shown(small.images_NCHW[0], "words")
+    with figures.house_style():
+        figures.save_figure(figures.draw_pictures([("", [shown])], ["head"], inches=1.0), tmp_path / "p.svg")
+    (inside,) = re.findall(r"data:image/png;base64,([^\"]+)", (tmp_path / "p.svg").read_text())
+    with Image.open(io.BytesIO(base64.b64decode(inside))) as picture:
+        pixels = np.asarray(picture.convert("RGB"))
+    step = len(pixels) // 16
+    assert step == 16
+    centres = pixels[step // 2 :: step, step // 2 :: step]  # an SVG's may be upside down
+    assert np.array_equal(np.sort(centres, axis=0), np.sort(shown.image.permute(1, 2, 0), axis=0))
+
+
+def test_features_without_a_map_are_named_in_the_order_of_the_methods(
+    record: Record, small: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    methods = [Method(name, (record,)) for name in "dbca"]
+    monkeypatch.setattr("triplee.results.pieces.make_maps", lambda features: [None] * len(features))
+    looks = look_at(methods, [record.target], small, methods, torch.device("cpu"))
+    assert (
+        looks.maps == [{}]
+        and [f"by {name}:" in note for name, note in zip("dbca", looks.notes, strict=True)] == [True] * 4
+    )
+    (part,) = make_parts([record])
+    page = make_page([dataclasses.replace(part, looks=looks)], [], [], ["triplee"], "Report")
+    assert "nothing to map" in page and "Nearest training images" in page and "t-SNE maps" not in page

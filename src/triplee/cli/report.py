@@ -41,8 +41,9 @@ def report(
     """
     from dataclasses import replace
 
-    from triplee.results.page import make_page, make_parts
+    from triplee.results.page import make_page
     from triplee.results.paper_tables import read_tables
+    from triplee.results.parts import make_parts
     from triplee.results.pieces import look_at
     from triplee.results.records import find_records
     from triplee.runfolder import check_writable, write_atomically
@@ -77,10 +78,13 @@ def figure(
 
     Example: triplee figure tsne runs/baseline runs/triplee --out tsne.pdf
     """
+    from dataclasses import replace
+
     from triplee.results import figures
-    from triplee.results.embedding import describe_features
-    from triplee.results.page import make_parts
-    from triplee.results.pieces import is_of_pool, look_at_features, make_views
+    from triplee.results.embedding import NO_MAP, describe_features, describe_shortly
+    from triplee.results.parts import make_parts
+    from triplee.results.pieces import STRENGTHS, is_of_pool, look_at_features, make_views, map_features
+    from triplee.results.plots import MOST_METHODS
     from triplee.results.records import find_records, group_by_method
     from triplee.runfolder import check_writable
 
@@ -96,7 +100,10 @@ def figure(
                 raise InputError(f"the runs are over {len(parts)} sets of data: name runs over one")
             if not any(record.rows for record in records):
                 raise InputError(f"no curves in {', '.join(map(str, runs))}: a soup is not trained, name runs that are")
-            drawn = figures.draw_curves(parts[0].methods, parts[0].targets)
+            shown, num_methods = parts[0].choose(MOST_METHODS), len(parts[0].methods)
+            if len(shown) < num_methods:
+                warn(f"{len(shown)} of {num_methods} methods are drawn: name the runs of those that you want to see")
+            drawn = figures.draw_curves(shown, parts[0].targets)
         else:
             last = records[-1]
             pool, reason = _own_pool(last, root)
@@ -104,10 +111,13 @@ def figure(
                 raise InputError(reason)
             if kind == Kind.views:
                 rows = [
-                    (op, [*([partner] if partner else []), *row])
-                    for op, partner, row in make_views(last, pool, choose_device(device))
+                    (row.op, [replace(row.start, words=f"partner: {row.start.words}"), *row.views])
+                    if row.is_mixed
+                    else (row.op, [replace(shown, words="") for shown in (row.start, *row.views)])
+                    for row in make_views(last, pool, choose_device(device))
                 ]
-                drawn = figures.draw_pictures(rows)
+                heads = ["image", *(f"strength {strength}" for strength in STRENGTHS)]
+                drawn = figures.draw_pictures(rows, heads, inches=0.6, gap=0.1)
             else:
                 fitting = [record for record in records if record.target == last.target and is_of_pool(record, pool)]
                 if kind == Kind.tsne and len(fitting) < len(records):
@@ -115,9 +125,15 @@ def figure(
                 chosen = {method.title: method.records[0] for method in group_by_method(fitting)}
                 look = look_at_features(chosen if kind == Kind.tsne else {"": last}, pool, choose_device(device))
                 if kind == Kind.tsne:
-                    drawn = figures.draw_map(look.places, look.labels_N, last.config["classes"])
+                    (places,) = map_features([look])
+                    if len(places) < len(chosen):
+                        raise InputError(NO_MAP)
+                    said = {title: describe_shortly(judged) for title, judged in look.judged.items()}
+                    drawn = figures.draw_map(places, look.labels_N, last.config["classes"], said)
                 else:
-                    drawn = figures.draw_pictures([("", [asked, *near]) for asked, near in look.neighbours])
+                    heads = ["held out", "nearest", "2nd", "3rd", "4th", "5th"]
+                    rows = [("", [asked, *near]) for asked, near in look.neighbours]
+                    drawn = figures.draw_pictures(rows, heads, inches=1.0, gap=0.1)
                 for name, judged in look.judged.items():
                     print(f"{name or last.config['recipe_name']}, {last.target}: {describe_features(judged)}")
         figures.save_figure(drawn, out)

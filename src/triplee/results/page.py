@@ -1,17 +1,17 @@
 """The report page: one HTML file that asks nothing of anybody, made of runs (and their data, where it can be had).
 
-Comes in: Records; goes out: the text of the page. What needs images or networks is left out with a line where they are
+Comes in: Parts; goes out: the text of the page. What needs images or networks is left out with a line where they are
 not there. The look is in page/: a Jinja template, a style sheet and a script, all of which end up inside the page.
 """
 
 import base64
 import io
 import json
+import math
 import platform
 import shlex
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import Any
 
@@ -24,61 +24,15 @@ from torch import Tensor
 from triplee import __version__
 from triplee.engine.fuse import OF_EVERY_STUDENT
 from triplee.results import figures
-from triplee.results.embedding import describe_features
 from triplee.results.paper_tables import PaperTable
-from triplee.results.pieces import FeatureLook, Looks
-from triplee.results.records import Method, Record, describe, group_by_method
-from triplee.results.statistics import Estimate, paired_difference
+from triplee.results.parts import Part, show, summarise
+from triplee.results.pieces import STRENGTHS, FeatureLook
+from triplee.results.plots import make_map_plot, make_plots
+from triplee.results.records import Method, Record, describe
+from triplee.results.statistics import paired_difference
 from triplee.results.tables import signed
 
 LARGEST, SMALL = 128, 64  # sides of pictures; small ones are kept to the pixel
-OVER = {"batch_size": "batch size b", "replay": "replay count r", "members": "members m"}
-MOST_CURVES = 12  # methods in one plot; more cannot be told apart
-
-
-@dataclass(frozen=True)
-class Part:
-    """The runs over one set of data: a chapter of the page."""
-
-    data: str
-    targets: list[str]
-    methods: list[Method]
-    looks: Looks = field(default_factory=Looks)
-
-    @property
-    def best(self) -> Method:
-        """Of the methods with runs for most targets the one with the best average."""
-        return max(self.methods, key=lambda method: _rank(method, self.targets))
-
-    @property
-    def baseline(self) -> Method | None:
-        """What the best is compared with: the first of the paper's baselines that is there."""
-        for title in ("Baseline", "Baseline†", "Vanilla"):
-            for method in self.methods:
-                if method.title.partition(" (")[0] == title and method is not self.best:
-                    return method
-        return next((method for method in self.methods if method is not self.best), None)
-
-
-def _rank(method: Method, targets: Sequence[str]) -> tuple[int, float]:
-    found = [e.mean for target in targets if (e := method.accuracy(target))]
-    return len(found), statistics.fmean(found) if found else 0.0
-
-
-def make_parts(records: Sequence[Record]) -> list[Part]:
-    """A part for each set of data, targets in the order of the data."""
-    by_data: dict[tuple[str, str], list[Record]] = {}
-    for record in records:  # what they are says more than what they are called
-        by_data.setdefault((record.data, record.config["data_fingerprint"]), []).append(record)
-    parts = []
-    names = [data for data, _ in by_data]
-    for (data, _), own in by_data.items():
-        if names.count(data) > 1:  # at another size, or changed since
-            data = f"{data}, {own[0].recipe.image_size} px, {own[0].config['data_fingerprint'][:6]}"
-        order = own[0].config["domains"]
-        targets = sorted({record.target for record in own}, key=lambda name: order.index(name) if name in order else -1)
-        parts.append(Part(data, targets, group_by_method(own)))
-    return parts
 
 
 def make_page(
@@ -94,7 +48,7 @@ def make_page(
         undefined=jinja2.StrictUndefined,
     )
     environment.filters["picture"] = to_data_uri
-    with figures.house_style():
+    with figures.house_style(figures.PAGE_INK):
         chapters = [_chapter(part) for part in parts]
     return environment.get_template("report.html.j2").render(
         title=title,
@@ -119,101 +73,57 @@ def to_data_uri(image_u8: Tensor) -> str:
 
 
 def _chapter(part: Part) -> dict[str, Any]:
-    methods, targets = part.methods, part.targets
-    shown = methods[:MOST_CURVES]
-    plots = [
-        ("Accuracy by held-out domain", figures.draw_bars(shown, targets), "Bars: " + _in_words(part)),
-    ]
-    if any(record.rows for method in shown for record in method.records):
-        words = "Curves of accuracy by epoch, a plot for each target"
-        plots.append(("Accuracy by epoch", figures.draw_curves(shown, targets), words))
-        words = "Curves of the two training losses by epoch"
-        plots.append(("Losses by epoch", figures.draw_losses(shown, targets), words))
-    plots += [
-        (f"Accuracy over {words}", figures.draw_over(words, series, targets), f"Average accuracy over {words}")
-        for key, words in OVER.items()
-        if (series := _series(methods, key))
-    ]
+    methods, looks = part.methods, part.looks
     return {
         "data": part.data,
-        "summary": _summary(part),
+        "summary": summarise(part),
         "table": _accuracy_table(part),
-        "plots": [
-            {"title": title, "svg": figures.to_svg(figure, f"{part.data}. {words}")} for title, figure, words in plots
-        ],
-        "hidden": max(0, len(methods) - MOST_CURVES),
+        "plots": make_plots(part),
         "runs": [_run_row(method, record) for method in methods for record in method.records],
-        "methods": [method.title for method in methods],
+        "methods": [{"title": method.title, "about": describe(method.records[0])} for method in methods],
         "best": part.best.title,
-        "targets": targets,
+        "confused": _confused(part),
+        "targets": part.targets,
         "costs": [_cost_row(method) for method in methods],
         "calibration": [row for method in methods if (row := _calibration_row(method))],
-        "looks": part.looks,
-        "maps": [_map(part, look) for look in part.looks.features],
-        "confusions": json.dumps(part.looks.confusions, separators=(",", ":")).replace("</", "<\\/"),
+        "looks": looks,
+        "maps": [make_map_plot(part, *both) for both in zip(looks.features, looks.maps, strict=True) if both[1]],
+        "judged": _judged_table(looks.features),
+        "strengths": STRENGTHS,
+        "confusions": json.dumps(looks.confusions, separators=(",", ":")).replace("</", "<\\/"),
     }
 
 
-def _map(part: Part, look: FeatureLook) -> dict[str, str]:
-    words = "; ".join(f"{title}: {describe_features(judged)}" for title, judged in look.judged.items())
-    caption = f"{look.target}, {len(look.points)} images coloured by class. {words}."
-    figure = figures.draw_map(look.places, look.labels_N, part.methods[0].records[0].config["classes"])
-    return {"caption": caption, "svg": figures.to_svg(figure, f"{part.data}, t-SNE: {caption}")}
+def _confused(part: Part) -> list[str]:
+    """The methods whose confusion is shown at first: the baseline and the best, if their predictions were kept."""
+    known = [method for method in part.methods if method.title in part.looks.confusions.get("counts", ())]
+    return [method.title for method in known if method in (part.baseline, part.best)] or [m.title for m in known[:1]]
 
 
-def _summary(part: Part) -> list[str]:
-    """Three sentences: what there is, what is best, and by how much."""
-    num_runs = sum(len(method.records) for method in part.methods)
-    seeds = {record.seed for method in part.methods for record in method.records}
-    what = (
-        f"{num_runs} finished {_plural('run', num_runs)} of {len(part.methods)} {_plural('method', len(part.methods))}"
-    )
-    domains = f"{len(part.targets)} held-out {_plural('domain', len(part.targets))}"
-    lines = [f"{what} on {part.data}: {domains}, {len(seeds)} {_plural('seed', len(seeds))}."]
-    best, rival = part.best, part.baseline
-    average = best.average(part.targets)
-    if average is None:
-        return [*lines, "No method has a run for every held-out domain with one seed yet."]
-    told = _show(average)
-    if rival is None or (other := rival.average(part.targets)) is None:
-        return [*lines, f"{best.title} reaches {told} on average."]
-    if round(average.mean - other.mean, 1):
-        lines.append(f"{best.title} is best with {told} on average, against {_show(other)} for {rival.title}.")
-    else:
-        lines.append(f"{best.title} and {rival.title} are level: {told} and {_show(other)} on average.")
-    gains = {t: a.mean - b.mean for t in part.targets if (a := best.accuracy(t)) and (b := rival.accuracy(t))}
-    return [*lines, _compare(best.title, {target: round(gain, 1) for target, gain in gains.items()})]
+def _judged_table(looks: Sequence[FeatureLook]) -> dict[str, Any]:
+    """How well features keep classes apart: for each target the numbers of each method, and their average."""
+    titles = list(dict.fromkeys(title for look in looks for title in look.judged))
+    keys = {"neighbours": ("5-NN accuracy (%)", "%.1f"), "silhouette": ("silhouette", "%.3f")}
+    columns = [f"{words}, {title}" for words, _ in keys.values() for title in titles]
+    rows = []
+    found: dict[tuple[str, str], list[float]] = {}
+    for look in looks:
+        cells = []
+        for key, (_, form) in keys.items():
+            for title in titles:
+                value = look.judged[title][key] if title in look.judged else math.nan
+                found.setdefault((key, title), []).append(value)
+                cells.append(_number(value, form))
+        rows.append({"title": look.target, "cells": cells})
+    if len(looks) > 1:
+        means = [_number(statistics.fmean(found[key, title]), keys[key][1]) for key in keys for title in titles]
+        rows.append({"title": "average", "cells": means})
+    return {"columns": columns, "rows": rows}
 
 
-def _compare(title: str, gains: Mapping[str, float]) -> str:
-    """Where the best is ahead of its rival, level and behind, by its gain on each domain as far as it is shown."""
-    ahead, level = sum(gain > 0 for gain in gains.values()), sum(gain == 0 for gain in gains.values())
-    if level == len(gains):
-        return f"They are level on {level} of {level} {_plural('domain', level)}."
-    least = min(gains, key=lambda target: gains[target])
-    text = f"{title} is ahead on {ahead} of {len(gains)} {_plural('domain', len(gains))}"
-    text += f" and level on {level}" if level else ""
-    if len(gains) == 1:
-        text += f", by {signed(gains[least])} points"
-    elif gains[least]:
-        text += f"; its smallest gain is {signed(gains[least])} points on {least}"
-    return f"{text}."
-
-
-def _in_words(part: Part) -> str:
-    return "; ".join(
-        f"{method.title} {', '.join(f'{t} {e.mean:.1f}' for t in part.targets if (e := method.accuracy(t)))}"
-        for method in part.methods
-    )
-
-
-def _plural(word: str, count: int) -> str:
-    return word if count == 1 else word + "s"
-
-
-def _show(found: Estimate) -> str:
-    error = found.standard_error
-    return f"{found.mean:.1f}" + (f" ± {error:.1f}" if error is not None else "") + " %"
+def _number(value: float, form: str) -> dict[str, Any]:
+    is_there = not math.isnan(value)
+    return {"text": (form % value).replace("-", "−") if is_there else "…", "sort": value if is_there else -1000}
 
 
 def _accuracy_table(part: Part) -> dict[str, Any]:
@@ -230,7 +140,7 @@ def _accuracy_table(part: Part) -> dict[str, Any]:
     for method in part.methods:
         cells = [
             {
-                "text": _show(e).removesuffix(" %") if e else "…",
+                "text": show(e).removesuffix(" %") if e else "…",
                 "sort": e.mean if e else -1,
                 "best": bool(e) and e.mean == best[k],
             }
@@ -255,21 +165,6 @@ def _gain(part: Part, method: Method) -> dict[str, Any]:
     interval = found.interval()
     between = f" [{signed(interval[0])}, {signed(interval[1])}]" if interval else ""
     return {"text": f"{signed(found.mean)}{between}", "sort": found.mean}
-
-
-def _series(methods: Sequence[Method], key: str) -> dict[str, list[tuple[float, Method]]]:
-    """Methods that differ in one key alone, in series of two and more."""
-    alike: dict[str, list[tuple[float, Method]]] = {}
-    for method in methods:
-        told = method.records[0].told
-        others = {name: value for name, value in told.items() if name != key}
-        alike.setdefault(json.dumps(others), []).append((float(told[key]), method))
-    named = {}
-    for points in alike.values():
-        if len({value for value, _ in points}) > 1:
-            title = points[0][1].title.replace(f"{key}=", "from ")  # what tells the first from all others
-            named[title] = sorted(points, key=lambda point: point[0])
-    return named
 
 
 def _run_row(method: Method, record: Record) -> dict[str, Any]:

@@ -15,9 +15,10 @@ TABLE_KEYS = ("selection", "row", "column", "state", "mean", "standard_error", "
 
 @dataclass(frozen=True)
 class PaperTable:
-    """A table of a sweep, with the paper's figures: its title, columns, and rows of cells."""
+    """A table of a sweep, with the paper's figures: its title, what is in it, columns, and rows of cells."""
 
     title: str
+    about: str
     columns: list[str]
     rows: list[tuple[str, list[str]]]
 
@@ -50,8 +51,19 @@ def _read_table(file: Path) -> PaperTable | None:
     for row in cells:
         by_row.setdefault(row["row"], {})[row["column"]] = _paper_cell(row)
     shown = [(title, [own.get(column, "") for column in columns]) for title, own in by_row.items()]
-    title = f"{file.stem}: ours, mean ± standard error over seeds, in brackets the paper's figure and ours less it."
-    return PaperTable(title, ["method", *columns], shown)
+    about = "accuracy in percent on the held-out domain, mean ± standard error over seeds."
+    if any(row["paper"] for row in cells):
+        about += " In brackets the paper's figure, and ours less it."
+    return PaperTable(_title_of(file), about, ["method", *columns], shown)
+
+
+def _title_of(file: Path) -> str:
+    """What the sweep called the table, by the Markdown file beside; without one, the file's name."""
+    try:
+        first = file.with_suffix(".md").read_text(encoding="utf-8").partition("\n")[0]
+    except (OSError, ValueError):
+        return file.stem
+    return first.removeprefix("# ") if first.startswith("# ") else file.stem
 
 
 def _paper_cell(row: Mapping[str, str]) -> str:

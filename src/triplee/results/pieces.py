@@ -18,13 +18,15 @@ from triplee.data.pool import Pool
 from triplee.data.split import split_pool
 from triplee.engine.loading import load
 from triplee.nets.stylizer_file import load_stylizer
-from triplee.results.embedding import choose_points, features_of, judge_features, make_map, nearest_images
+from triplee.results.embedding import NO_MAP, choose_points, features_of, judge_features, make_maps, nearest_images
 from triplee.results.records import Method, Record, read_predictions
 from triplee.runfolder import RunFolder
 from triplee.settings import InputError
 
 WORST, ASKED = 12, 6  # mistakes, and images whose neighbours are shown
+MOST_FREQUENT = 5  # pairs of classes that are named below a confusion
 MOST_KNOWN = 4000  # training images among which neighbours are looked for
+MOST_CLASSES, SHOWN_CLASSES = 30, 20  # of more than the first a confusion shows so many, the most mistaken
 STRENGTHS = (3, 9, 15, 21, 27)
 SHARES = (0.2, 0.4, 0.6, 0.8, 1.0)  # of a partner's amplitude or style
 
@@ -40,14 +42,24 @@ class Shown:
 
 @dataclass(frozen=True)
 class FeatureLook:
-    """Features of the target's images by the title of a method: places on a map, and how well classes are apart."""
+    """Features of the target's images by the title of a method, and how well classes are apart in them."""
 
     target: str
     points: np.ndarray  # numbers of the images
     labels_N: np.ndarray
-    places: Mapping[str, np.ndarray]  # (N,2)
+    features: Mapping[str, np.ndarray]  # (N,F)
     judged: Mapping[str, Mapping[str, float]]
     neighbours: Sequence[tuple[Shown, list[Shown]]]  # of the last method
+
+
+@dataclass(frozen=True)
+class ViewRow:
+    """An op: the image it starts from (a cross-image op: the partner), and the views it makes at rising strength."""
+
+    op: str
+    start: Shown
+    views: list[Shown]
+    is_mixed: bool = False
 
 
 @dataclass
@@ -57,7 +69,8 @@ class Looks:
     confusions: dict[str, Any] = field(default_factory=dict)
     mistakes: list[dict[str, Any]] = field(default_factory=list)
     features: list[FeatureLook] = field(default_factory=list)
-    views: list[tuple[str, Shown | None, list[Shown]]] = field(default_factory=list)  # op, partner, rising strength
+    maps: list[dict[str, np.ndarray]] = field(default_factory=list)  # of each of `features`, places (N,2) by title
+    views: list[ViewRow] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
 
@@ -84,11 +97,26 @@ def look_at(
             looks.features += [look_at_features(runs, pool, device)] if runs else []
         except InputError as error:
             looks.notes.append(str(error))
-    try:
-        looks.views = make_views(best.records[0], pool, device)
-    except InputError as error:
-        looks.notes.append(str(error))
+    looks.maps = map_features(looks.features)
+    looks.notes += [
+        f"No map of {look.target} by {title}: {NO_MAP}."
+        for look, places in zip(looks.features, looks.maps, strict=True)
+        for title in look.features
+        if title not in places
+    ]
+    for record in _with_most_views(methods, best):
+        try:
+            looks.views = make_views(record, pool, device)
+            break
+        except InputError as error:  # its stylizer is gone
+            looks.notes.append(str(error))
     return looks
+
+
+def _with_most_views(methods: Sequence[Method], best: Method) -> list[Record]:
+    """Runs whose views are worth showing, the first that can be had: one with the style op, if any, or the best."""
+    restyling = [method for method in (best, *methods) if method.recipe.restyles]
+    return list({id(method): method.records[0] for method in (*restyling[:1], best)}.values())
 
 
 def is_of_pool(record: Record, pool: Pool) -> bool:
@@ -97,9 +125,9 @@ def is_of_pool(record: Record, pool: Pool) -> bool:
 
 
 def count_confusions(methods: Sequence[Method], targets: Sequence[str]) -> dict[str, Any]:
-    """For each method and target, over its seeds, how often a class was called which."""
+    """For each method and target, over its seeds, how often a class was called which (see `_shorten`)."""
     classes = methods[0].records[0].config["classes"]
-    counts: dict[str, dict[str, list[list[int]]]] = {}
+    counts: dict[str, dict[str, dict[str, Any]]] = {}
     for method in methods:
         for target in targets:
             total_KK = np.zeros((len(classes), len(classes)), dtype=int)
@@ -108,8 +136,26 @@ def count_confusions(methods: Sequence[Method], targets: Sequence[str]) -> dict[
                 if found is not None and record.config["classes"] == classes:
                     np.add.at(total_KK, (found["label"], found["chosen"]), 1)
             if total_KK.any():
-                counts.setdefault(method.title, {})[target] = total_KK.tolist()
+                counts.setdefault(method.title, {})[target] = _shorten(total_KK)
     return {"classes": classes, "counts": counts} if counts else {}
+
+
+def _shorten(total_KK: np.ndarray) -> dict[str, Any]:
+    """Counts as a page shows them: the classes `of` its rows and columns, and a last column for all others if any."""
+    totals_K = total_KK.sum(1)
+    of = np.arange(len(total_KK))
+    rows = total_KK
+    if len(of) > MOST_CLASSES:
+        wrong_K = totals_K - total_KK.diagonal()
+        of = np.sort(np.argsort(-wrong_K, kind="stable")[:SHOWN_CLASSES])
+        known = total_KK[np.ix_(of, of)]
+        rows = np.column_stack([known, totals_K[of] - known.sum(1)])
+    mistakes_KK = total_KK - np.diag(total_KK.diagonal())
+    most = np.argsort(-mistakes_KK, axis=None, kind="stable")[:MOST_FREQUENT]
+    pairs = [(int(true), int(said)) for true, said in zip(*np.unravel_index(most, total_KK.shape), strict=True)]
+    frequent = [[*pair, int(total_KK[pair]), int(totals_K[pair[0]])] for pair in pairs if mistakes_KK[pair]]
+    right = [int(total_KK.trace()), int(totals_K.sum())]
+    return {"of": of.tolist(), "rows": rows.tolist(), "frequent": frequent, "right": right}
 
 
 def worst_mistakes(record: Record, pool: Pool) -> dict[str, Any] | None:
@@ -124,7 +170,7 @@ def worst_mistakes(record: Record, pool: Pool) -> dict[str, Any] | None:
         Shown(
             pool.images_NCHW[int(target_N[n])],
             f"{pool.classes[found['label'][n]]}, called {pool.classes[found['chosen'][n]]}"
-            f" ({100 * found['confidence'][n]:.0f} %)",
+            f" ({100 * found['confidence'][n]:.0f}\u00a0%)",
             False,
         )
         for n in worst
@@ -134,25 +180,31 @@ def worst_mistakes(record: Record, pool: Pool) -> dict[str, Any] | None:
 
 
 def look_at_features(runs: Mapping[str, Record], pool: Pool, device: torch.device) -> FeatureLook:
-    """Of runs with one target: maps of its images, and for the last run the training images nearest to some of them."""
+    """Of runs with one target: features of its images, for the last run the training images nearest to some of them."""
     first = next(iter(runs.values()))
     split = split_pool(pool, first.target, first.seed, first.config.get("left_out"))
     points, known = choose_points(split.target_N), choose_points(split.train_N, MOST_KNOWN)
     labels_N, known_labels = pool.labels_N[points], pool.labels_N[known]
-    places, judged, neighbours = {}, {}, []
+    features, judged, neighbours = {}, {}, []
     for title, record in runs.items():
         classifier = load(record.path, device)
-        features, known_features = (features_of(classifier, pool, some) for some in (points, known))
-        places[title] = make_map(features)
-        judged[title] = judge_features(features, labels_N, known_features, known_labels)
+        features[title], known_features = (features_of(classifier, pool, some) for some in (points, known))
+        judged[title] = judge_features(features[title], labels_N, known_features, known_labels)
         if record is list(runs.values())[-1]:
             asked = np.unique(labels_N, return_index=True)[1][:ASKED]  # one of each class
-            near = nearest_images(features[asked], known_features)
+            near = nearest_images(features[title][asked], known_features)
             neighbours = [
                 (_show(pool, int(points[n])), [_show(pool, int(known[t]), int(labels_N[n])) for t in row])
                 for n, row in zip(asked, near, strict=True)
             ]
-    return FeatureLook(first.target, points, labels_N, places, judged, neighbours)
+    return FeatureLook(first.target, points, labels_N, features, judged, neighbours)
+
+
+def map_features(looks: Sequence[FeatureLook]) -> list[dict[str, np.ndarray]]:
+    """Of each look its maps by title, without those that cannot be had."""
+    maps = iter(make_maps([features for look in looks for features in look.features.values()]))
+    found = [{title: next(maps) for title in look.features} for look in looks]
+    return [{title: place_N2 for title, place_N2 in own.items() if place_N2 is not None} for own in found]
 
 
 def _show(pool: Pool, index: int, label: int | None = None) -> Shown:
@@ -161,20 +213,29 @@ def _show(pool: Pool, index: int, label: int | None = None) -> Shown:
     return Shown(pool.images_NCHW[int(index)], words, label is None or own == label)
 
 
-def make_views(record: Record, pool: Pool, device: torch.device) -> list[tuple[str, Shown | None, list[Shown]]]:
-    """One training image under every op at rising strength, and under the cross-image ops with a partner."""
+def _colourfulness(image: Tensor) -> float:
+    """How far the channels are apart: on a grey image half of the ops do nothing."""
+    return float(image.float().std(0).mean())
+
+
+def make_views(record: Record, pool: Pool, device: torch.device) -> list[ViewRow]:
+    """A colourful training image under every op at rising strength, and under the cross-image ops with a partner."""
     split = split_pool(pool, record.target, record.seed, record.config.get("left_out"))
     train_N = split.train_N
     of_domain = [train_N[pool.domains_N[train_N] == pool.domains.index(name)] for name in split.source_domains]
-    image = pool.images_NCHW[int(of_domain[0][0])]
-    classmates = of_domain[-1][pool.labels_N[of_domain[-1]] == pool.labels_N[of_domain[0][0]]]
-    partner = _show(pool, int(classmates[0] if len(classmates) else of_domain[-1][-1]))
-    rows: list[tuple[str, Shown | None, list[Shown]]] = [
-        (name, None, [Shown(apply_op(name, image, s), f"strength {s}") for s in STRENGTHS]) for name in OPS
+    firsts = [int(own[0]) for own in of_domain]
+    most = max(range(len(firsts)), key=lambda k: _colourfulness(pool.images_NCHW[firsts[k]]))
+    start, others = _show(pool, firsts[most]), of_domain[(most + 1) % len(of_domain)]
+    classmates = others[pool.labels_N[others] == pool.labels_N[firsts[most]]]
+    partner = _show(pool, int(classmates[-1] if len(classmates) else others[-1]))
+    rows = [
+        ViewRow(name, start, [Shown(apply_op(name, start.image, s), f"strength {s}") for s in STRENGTHS])
+        for name in OPS
     ]
-    images, partners = (one.expand(len(SHARES), -1, -1, -1) for one in (image, partner.image))
+    images, partners = (one.image.expand(len(SHARES), -1, -1, -1) for one in (start, partner))
     mixed = fourier_mix(images, partners, torch.tensor(SHARES))
-    rows.append(("fourier", partner, [Shown(view, f"λ = {s:g}") for s, view in zip(SHARES, mixed, strict=True)]))
+    shown = [Shown(view, f"λ = {s:g}") for s, view in zip(SHARES, mixed, strict=True)]
+    rows.append(ViewRow("fourier", partner, shown, is_mixed=True))
     if record.recipe.restyles:
         own = RunFolder(record.path).stylizer_path
         stylizer = load_stylizer(own if record.recipe.stylizer == "fit" else record.recipe.stylizer).to(device)
@@ -182,5 +243,5 @@ def make_views(record: Record, pool: Pool, device: torch.device) -> list[tuple[s
         views = images.to(device).clone()
         table.restyle_views(views, np.arange(len(SHARES)), np.zeros(len(SHARES), int), np.array(SHARES))
         shown = [Shown(view.cpu(), f"strength {s:g}") for s, view in zip(SHARES, views, strict=True)]
-        rows.append(("style", partner, shown))
+        rows.append(ViewRow("style", partner, shown, is_mixed=True))
     return rows

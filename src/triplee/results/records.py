@@ -24,9 +24,12 @@ TITLES = {
     "vanilla": "Vanilla",
     "baseline-jitter": "Baseline†",
     "baseline": "Baseline",
+    **{letter: f"Model {letter}" for letter in "abcdef"},
+    "triplee-style": "TripleE-Style",
     "triplee-fourier": "TripleE-Fourier",
+    "triplee-both": "TripleE-both",
 }
-TITLES |= {"triplee-style": "TripleE-Style", "triplee-both": "TripleE-both"} | {k: f"Model {k}" for k in "abcdef"}
+SYMBOLS = {"batch_size": "b", "replay": "r", "members": "m"}  # the paper's
 
 
 @dataclass(frozen=True)
@@ -92,6 +95,11 @@ class Method:
     @property
     def recipe(self) -> Recipe:
         return self.records[0].recipe
+
+    @property
+    def word(self) -> str:
+        """The title without what tells the method from others of its kind."""
+        return self.title.partition(" (")[0]
 
     def of(self, target: str) -> list[Record]:
         return [record for record in self.records if record.target == target]
@@ -213,7 +221,9 @@ def _titles(records: Sequence[Record]) -> list[str]:
             is_unknown = key == "teacher" and len(rivals) > 1  # a teacher that is gone: no more to be said of it
             if is_unknown or any(other.told.get(key, value) != value for other in rivals):
                 is_file = key.split()[-1] in ("weights", "stylizer")
-                differing.append(f"{key}={Path(value).name if is_file else value}")
+                *owner, name = key.split()
+                symbol = " ".join([*owner, SYMBOLS.get(name, name)])
+                differing.append(f"{symbol}={Path(value).name if is_file else value}")
         titles.append(f"{word} ({', '.join(differing)})" if differing else word)
     # The same recipe under two names.
     names = [record.config["recipe_name"] for record in records]

@@ -12,12 +12,8 @@ function showTheme() {
 theme.addEventListener("click", () => {
   document.documentElement.dataset.theme = isDark() ? "light" : "dark";
   showTheme();
-  document.querySelectorAll(".confusion").forEach(drawConfusion);
 });
-prefersDark.addEventListener("change", () => {
-  showTheme();
-  document.querySelectorAll(".confusion").forEach(drawConfusion);
-});
+prefersDark.addEventListener("change", showTheme);
 showTheme();
 
 function valueOf(row, column) {
@@ -42,9 +38,9 @@ for (const table of document.querySelectorAll("table.sortable")) {
 }
 
 for (const filter of document.querySelectorAll("input.filter")) {
-  const paragraph = filter.closest("p");
-  const table = paragraph.nextElementSibling.querySelector("table");
-  const count = paragraph.querySelector(".count");
+  const section = filter.closest(".runs");
+  const table = section.querySelector("table");
+  const count = section.querySelector(".count");
   const show = () => {
     const words = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
     let shown = 0;
@@ -65,39 +61,50 @@ function element(name, text, attributes = {}) {
   for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
   return made;
 }
-function drawConfusion(section) {
-  const { classes, counts } = JSON.parse(section.querySelector("script").textContent);
-  const method = section.querySelector(".method").value;
-  const target = section.querySelector(".target").value;
-  const matrix = (counts[method] ?? {})[target];
-  const table = section.querySelector("table");
+function drawConfusion(panel, classes, counts, target) {
+  const method = panel.querySelector(".method").value;
+  const found = (counts[method] ?? {})[target];
+  const table = panel.querySelector("table");
+  const [told, frequent] = panel.querySelectorAll(".told");
   table.replaceChildren();
-  table.append(element("caption", matrix
-    ? `${method}, ${target} held out: rows are the true classes, columns what was said; percent of the row.`
-    : `${method} has no predictions for ${target}.`));
-  if (!matrix) return;
+  frequent.textContent = "";
+  told.textContent = `${method} has no predictions for ${target}.`;
+  if (!found) return;
+  const percent = (value, total) => `${((100 * value) / total).toFixed(1)} %`;
+  const few = found.of.length < classes.length ? ` The ${found.of.length} of ${classes.length} classes with most mistakes.` : "";
+  told.textContent = `${method}, ${target} held out: ${percent(...found.right)} of ${found.right[1].toLocaleString("en")} right.${few}`;
+  const names = found.of.map((number) => classes[number]);
+  const columns = found.rows[0].length > names.length ? [...names, "others"] : names;
+  table.classList.toggle("long", columns.some((name) => name.length > 4));
+  const above = document.createElement("tr");
+  above.append(element("td", ""), element("th", "called", { scope: "colgroup", colspan: columns.length }));
   const head = document.createElement("tr");
-  head.append(element("td", ""), ...classes.map((name) => element("th", name, { scope: "col" })));
+  head.append(element("th", "true", { scope: "col" }), ...columns.map((name) => element("th", name, { scope: "col" })));
   table.append(document.createElement("thead"), document.createElement("tbody"));
-  table.tHead.append(head);
-  const ink = isDark() ? "122,184,255" : "11,92,173";
-  matrix.forEach((row, i) => {
+  table.tHead.append(above, head);
+  found.rows.forEach((row, i) => {
     const total = row.reduce((sum, value) => sum + value, 0);
     const line = document.createElement("tr");
-    line.append(element("th", classes[i], { scope: "row" }));
+    line.append(element("th", names[i], { scope: "row" }));
     row.forEach((value, k) => {
       const share = total ? value / total : 0;
-      const cell = element("td", value ? (100 * share).toFixed(share >= 0.095 ? 0 : 1) : "", {
-        title: `${classes[i]} called ${classes[k]}: ${value} of ${total}`,
-      });
-      cell.style.background = `rgba(${ink},${(0.55 * share).toFixed(3)})`;
-      if (i === k) cell.className = "right";
+      const text = value ? (share < 0.005 ? "<1" : (100 * share).toFixed(0)) : "";
+      const cell = element("td", text, { title: `${names[i]} called ${columns[k]}: ${value} of ${total}` });
+      cell.className = i === k ? "right" : "mistaken";
+      cell.style.setProperty("--share", `${(70 * Math.sqrt(share)).toFixed(0)}%`);
       line.append(cell);
     });
     table.tBodies[0].append(line);
   });
+  if (found.frequent.length) {
+    frequent.textContent = "Most frequent: " + found.frequent.map(([truth, said, value, total]) =>
+      `${classes[truth]} called ${classes[said]} (${value} of ${total})`).join(", ") + ".";
+  }
 }
 for (const section of document.querySelectorAll(".confusion")) {
-  section.querySelectorAll("select").forEach((select) => select.addEventListener("change", () => drawConfusion(section)));
-  drawConfusion(section);
+  const { classes, counts } = JSON.parse(section.querySelector("script").textContent);
+  const target = section.querySelector(".target");
+  const draw = () => section.querySelectorAll(".panel").forEach((panel) => drawConfusion(panel, classes, counts, target.value));
+  section.querySelectorAll("select").forEach((select) => select.addEventListener("change", draw));
+  draw();
 }
