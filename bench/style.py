@@ -85,9 +85,8 @@ def measure_restyling(report: Report, encoder: str, size: int, num_views: int) -
 
 def main() -> None:
     report = Report("style")
-    torch.backends.cudnn.benchmark = True
     for restyling in RESTYLINGS:
-        with report.section(f"restyling {restyling}"):
+        with report.section(f"restyling {restyling}"), torch.backends.cudnn.flags(enabled=True, benchmark=True):
             measure_restyling(report, *restyling)
     for training in TRAININGS:
         with report.section(training[0]):

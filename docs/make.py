@@ -24,13 +24,13 @@ NOTES = {
     " time went: `compile` is Triton and the capture of graphs, `files and the rest` what no clock covers. The eager"
     " member takes such steps by itself once the table is done, images resident and views from the same kernel."
     " Accuracies are means over seeds with the standard deviation.",
-    "table-vanilla": "The same for Vanilla, one network a run, beside other programs on the GPU: for its accuracies.",
     "choose": "How values of the digits recipes were chosen: one source more left out, bench/choose.py. Columns are"
     " targets, whose images take no part; a figure is the mean accuracy over the three other domains, each held out"
     " in turn, after 60 epochs of one seed. `lr_gamma=1` is a rate that does not decay.",
+    "choose-more": "The same with what that led to: a rate that does not decay.",
     "choose-vanilla": "The same for Vanilla.",
-    "pacs": "PACS at 160 px, 4 targets × 2 seeds × 3 members, in one stack. Here and above a part of `evaluate` is in"
-    " `files and the rest`: the clock stopped before the GPU did.",
+    "pacs": "PACS at 160 px, 4 targets × 2 seeds × 3 members, in one stack. A part of `evaluate` is in `files and"
+    " the rest` here: the clock stopped before the GPU did.",
     "step-gpu": "`percent of the step alone` sets the stack as it trains – plan, draws, views, copies, losses read –"
     " against the same steps replayed on views that already lie there. The usual loop is Pillow views (crop and flip"
     " for ResNets, one of 14 ops, no Fourier) from 12 worker processes and an eager step, one member at a time. The"
@@ -50,7 +50,8 @@ NOTES = {
     " dynamic, it was slower. The ESAug kernel gives the CPU's bytes; beside it, what a plain copy takes.",
     "style-gpu": "What the style op costs on a GPU: a stack that trains with it (one view in 15) against one with the"
     " 14 ops alone, and restyling by itself against one view at a time, content and style encoded each time, as the"
-    " authors' code does. Stylizers with random weights, which cost the same.",
+    " authors' code does. Stylizers with random weights, which cost the same. Here cuDNN searched for algorithms at"
+    " every new number of views, as it does not in training: steps with style are faster than these.",
     "scaling-gpu": "One quantity at a time, digit networks on a GPU. A step of few members takes as long as its"
     " kernels take to follow one another, so 12 members cost 1.7 times what one does; from 36 on arithmetic counts."
     " For the same reason four times the pixels cost 2.2 times as much up to 64 px, and 4.4 times beyond; eight times"
