@@ -26,7 +26,8 @@ NOTES = {
     " Accuracies are means over seeds with the standard deviation.",
     "choose": "How values of the digits recipes were chosen: one source more left out, bench/choose.py. Columns are"
     " targets, whose images take no part; a figure is the mean accuracy over the three other domains, each held out"
-    " in turn, after 60 epochs of one seed. `lr_gamma=1` is a rate that does not decay.",
+    " in turn, after 60 epochs of one seed. `the recipe` is the one of then, with a rate halved every 18 epochs;"
+    " `lr_gamma=1` is a rate that does not decay. In a window of n an epoch counts 1/n.",
     "choose-more": "The same with what that led to: a rate that does not decay.",
     "choose-vanilla": "The same for Vanilla.",
     "pacs": "PACS at 160 px, 4 targets × 2 seeds × 3 members, in one stack. A part of `evaluate` is in `files and"

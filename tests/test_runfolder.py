@@ -30,7 +30,7 @@ from triplee.runfolder import (
     write_atomically,
     write_tensors,
 )
-from triplee.settings import InputError
+from triplee.settings import InputError, Recipe
 
 CONFIG: dict[str, Any] = {
     "format": FORMAT,
@@ -290,6 +290,14 @@ def test_only_what_was_asked_for_counts_as_a_change() -> None:
     expected = ["classes: ['x', 'ÿ'] → ['x']", "seed: 0 → 1", "lr: 0.01 → 0.5", "flip: None → True"]
     assert changed_keys(CONFIG, changed) == expected
     assert changed_keys(CONFIG, {**CONFIG, "data_fingerprint": "other"}) == ["data_fingerprint: abc → other"]
+
+
+def test_a_recipe_key_that_was_not_there_yet_had_its_default() -> None:
+    recipe = {key: value for key, value in Recipe().model_dump().items() if key != "average_share"}
+    before = {**CONFIG, "recipe": recipe}
+    assert changed_keys(before, {**CONFIG, "recipe": Recipe().model_dump()}) == []
+    asked = {**CONFIG, "recipe": Recipe(average_share=0.5).model_dump()}
+    assert changed_keys(before, asked) == ["average_share: 0.0 → 0.5"]
 
 
 def test_a_config_that_lacks_or_changed_anything_is_damaged(tmp_path: Path) -> None:

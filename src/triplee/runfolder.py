@@ -368,7 +368,7 @@ def changed_keys(stored: dict[str, Any], asked: dict[str, Any]) -> list[str]:
         if key in DECIDED_AT_START or stored.get(key) == asked[key]:
             continue
         if isinstance(asked[key], dict):
-            was = stored.get(key) or {}
+            was = {**Recipe().model_dump(), **(stored.get(key) or {})}  # of before a key was there: its default
             told = {"weights": "weights_fingerprint", "stylizer": "stylizer_fingerprint"}
             moved = {k for k, fingerprint in told.items() if stored.get(fingerprint) == asked.get(fingerprint)}
             changes += [f"{k}: {was.get(k)} → {v}" for k, v in asked[key].items() if was.get(k) != v and k not in moved]

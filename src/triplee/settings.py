@@ -90,7 +90,8 @@ class Recipe(BaseModel):
         default=0.0,
         ge=0,
         lt=1,
-        description="test and keep weights averaged over this share of the epochs; 0 = as they are",
+        description="test and keep running averages of the weights, in which an epoch counts 1/n, n being this share of"
+        " the epochs; 0 = the weights as they are",
     )
     supcon_weight: float = Field(default=1.0, ge=0, description="weight of the supervised contrast; 0 leaves it out")
     temperature: float = Field(default=0.07, gt=0)
@@ -163,7 +164,10 @@ class Recipe(BaseModel):
         return self.average_share * self.epochs > 1
 
     def average_weight(self, epoch: int) -> float:
-        """How much the weights at the end of `epoch` (from 0) count in the average, which forgets the oldest ones."""
+        """How far the running average moves towards the weights at the end of `epoch` (from 0).
+
+        At first a plain mean, then 1/n with n epochs as `average_share` says: those before the last n keep a third.
+        """
         return 1 / min(epoch + 1, max(1.0, self.average_share * self.epochs))
 
 

@@ -163,3 +163,14 @@ def test_other_draws_stay_as_they_were() -> None:
             for labels in (None, (np.zeros(500, int), np.zeros(9, int)))
         )
         assert all(np.array_equal(getattr(one, n), getattr(two, n)) for n in ("op_VK", "argument_VK", "partner_VK"))
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("side", [17, 32, 96, 160, 224, 500])
+def test_pieces_are_the_index_and_only_the_last_is_filled_up(device: str, side: int) -> None:
+    table = object.__new__(StyleTable)
+    table.device = torch.device(device)
+    index = np.arange(5000) + 3
+    pieces = list(table._chunks(index, torch.Size([side, side])))
+    assert np.array_equal(np.concatenate(pieces)[: len(index)], index)
+    assert len({len(piece) for piece in pieces[:-1]}) <= 1

@@ -228,6 +228,30 @@ def test_members_rest_stop_and_go_on(small_32: Pool, values: dict, monkeypatch: 
 
 
 @pytest.mark.parametrize("values", [BATCHED, CAPTURED], ids=["batched", "captured"])
+def test_averages_are_the_cpus_and_survive_a_checkpoint(small_32: Pool, values: dict) -> None:
+    """Weights after three epochs by hand from the stack's own; a new stack goes on from the saved one."""
+    recipe = {**values, "epochs": 4, "average_share": 0.5, "members": 2}
+    specs = make_specs(small_32, **recipe)
+    stack, expected = make_stack(small_32, specs), {}
+    for epoch, weight in enumerate((1.0, 0.5, 0.5)):
+        stack.train_epoch([epoch] * 2, EpochProgress.start(2), lambda: False)
+        trained = {n: t.clone().cpu() for n, t in stack.executors[1].tensors(1).network.items()}
+        expected = {n: expected[n].lerp(t, weight) if epoch else t for n, t in trained.items() if n[:4] != "head"}
+        expected = {n: t for n, t in expected.items() if t.is_floating_point()}
+    kept = stack.member_weights(1)
+    for name, tensor in expected.items():
+        torch.testing.assert_close(kept[name].cpu(), tensor, rtol=1e-4, atol=1e-6, msg=name)
+    again = make_stack(small_32, specs)
+    for k in range(2):
+        again.load_member_tensors(k, {n: t.clone() for n, t in stack.member_tensors(k).items()})
+    one, other = (s.probabilities([0, 1], np.arange(60)) for s in (stack, again))
+    assert torch.equal(one, other)
+    alone = make_stack(small_32, specs)
+    alone.load_member_tensors(1, {f"network.{n}": t for n, t in kept.items()})
+    assert torch.equal(alone.probabilities([1], np.arange(60))[0], one[1])
+
+
+@pytest.mark.parametrize("values", [BATCHED, CAPTURED], ids=["batched", "captured"])
 def test_a_loss_that_is_not_finite_stays_with_its_member(small_32: Pool, values: dict) -> None:
     specs = make_specs(small_32, **values)
     stack = make_stack(small_32, specs)
@@ -258,7 +282,7 @@ def test_memory_does_not_grow(small_32: Pool, values: dict) -> None:
 
 @pytest.mark.parametrize("values", [BATCHED, CAPTURED], ids=["batched", "captured"])
 def test_a_student_learns_in_a_captured_step(small_32: Pool, values: dict) -> None:
-    """Two classes' outputs of a network of its own: after a few epochs the student says what it says."""
+    """The outputs of a network of its own: after a few epochs the student says what it says."""
     recipe = make_recipe({"members": 1, "epochs": 40, **values, "supcon_weight": 0.0, "augment": "none"})
     teaching = build_network(recipe, 3, 7, 0).to(GPU).eval()
 

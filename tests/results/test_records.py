@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import shutil
 import statistics
 from pathlib import Path
@@ -44,6 +45,18 @@ def test_what_differs_is_named(some_runs: Path, tmp_path: Path) -> None:
     config.write_text(config.read_text().replace("lr: 0.01", "lr: 0.02"))
     titles = [method.title for method in group_by_method(find_records([tmp_path])[0])]
     assert sorted(titles) == ["Vanilla (lr=0.01)", "Vanilla (lr=0.02)"]
+
+
+def test_what_most_were_told_is_not_named(some_runs: Path, tmp_path: Path) -> None:
+    """Of four, each changed in one place, three say in which."""
+    for k, change in enumerate(("", "lr: 0.02", "weight_decay: 0.5", "lr: 0.03")):
+        shutil.copytree(some_runs / "digits-vanilla-blue-0", tmp_path / str(k))
+        config, key = tmp_path / str(k) / "config.yaml", change.partition(":")[0]
+        if change:
+            config.write_text(re.sub(rf"\b{key}: \S+", change, config.read_text()))
+    titles = [method.title for method in group_by_method(find_records([tmp_path])[0])]
+    told = ["(lr=0.01)", "(lr=0.01, weight_decay=0.5)", "(lr=0.02)", "(lr=0.03)"]
+    assert sorted(titles) == [f"Vanilla {words}" for words in told]
 
 
 def test_what_cannot_be_shown_is_passed_over_with_a_line(some_runs: Path, tmp_path: Path) -> None:

@@ -90,13 +90,14 @@ class StyleTable:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bfloat16")
 
     def _chunks(self, index: np.ndarray, size: torch.Size) -> Iterator[np.ndarray]:
-        """The index in pieces of equal length; the last is filled up with its own first entries.
+        """The index in pieces; the last is filled up with its own first entries, on a CPU to the length of the others.
 
-        On a GPU to one of a few lengths: every new one costs a search for algorithms and fresh memory.
+        On a GPU to one of a few lengths, so that memory once taken is used again.
         """
         on_cpu = self.device.type == "cpu"
         length = max(1, CHUNK_PIXELS["cpu" if on_cpu else "cuda"] // size.numel())
-        unit = length if on_cpu else -(-length // GPU_LENGTHS)
+        unit = length if on_cpu else max(1, length // GPU_LENGTHS)
+        length -= length % unit
         for start in range(0, len(index), length):
             piece = index[start : start + length]
             yield np.resize(piece, -(-len(piece) // unit) * unit)

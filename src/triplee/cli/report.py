@@ -117,7 +117,7 @@ def figure(
                     for row in make_views(last, pool, choose_device(device))
                 ]
                 heads = ["image", *(f"strength {strength}" for strength in STRENGTHS)]
-                drawn = figures.draw_pictures(rows, heads, inches=0.6, gap=0.1)
+                drawn = figures.draw_pictures(rows, heads, inches=0.6)
             else:
                 fitting = [record for record in records if record.target == last.target and is_of_pool(record, pool)]
                 if kind == Kind.tsne and len(fitting) < len(records):
@@ -133,7 +133,7 @@ def figure(
                 else:
                     heads = ["held out", "nearest", "2nd", "3rd", "4th", "5th"]
                     rows = [("", [asked, *near]) for asked, near in look.neighbours]
-                    drawn = figures.draw_pictures(rows, heads, inches=1.0, gap=0.1)
+                    drawn = figures.draw_pictures(rows, heads, inches=1.0)
                 for name, judged in look.judged.items():
                     print(f"{name or last.config['recipe_name']}, {last.target}: {describe_features(judged)}")
         figures.save_figure(drawn, out)

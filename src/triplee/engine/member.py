@@ -61,9 +61,11 @@ class Member:
         """Move the averaged network towards the trained one, by so much of the way."""
         if self.averaged is self.network:
             return
-        averages = self.averaged.state_dict()
-        for name, tensor in self.network.state_dict().items():
-            averages[name].lerp_(tensor, weight) if tensor.is_floating_point() else averages[name].copy_(tensor)
+        # Not by name: a module may have several.
+        for average, parameter in zip(self.averaged.parameters(), self.network.parameters(), strict=True):
+            average.lerp_(parameter, weight)
+        for average, buffer in zip(self.averaged.buffers(), self.network.buffers(), strict=True):
+            average.lerp_(buffer, weight) if buffer.is_floating_point() else average.copy_(buffer)
 
     @torch.inference_mode()
     def predict(self, images_u8: Tensor) -> Tensor:

@@ -67,10 +67,10 @@ class ThreadedMembers:
         losses, teacher = [], member.spec.teacher
         for start, stop in zip((bounds - bounds[0])[:-1], (bounds - bounds[0])[1:], strict=True):
             batch = views[start:stop]
-            losses.append(member.step(batch, teacher(batch) if teacher else labels[start:stop].to(batch.device)))
+            losses.append(member.step(batch, teacher(batch) if teacher else labels[start:stop]))
             if after_step():
                 break
-        progress.add(k, torch.stack(losses).cpu())
+        progress.add(k, torch.stack(losses))
 
     def average(self, weights: dict[int, float]) -> None:
         for k, weight in weights.items():

@@ -93,10 +93,11 @@ def _rounded_twin(network: Network) -> tuple[Network, dict[nn.Parameter, nn.Para
     """A network that shares all with another but the weights that autocast rounds, and for each of these its twin."""
     twin, twin_of = copy.deepcopy(network), {}
     for module, other in zip(network.modules(), twin.modules(), strict=True):
-        if type(module) in (nn.Conv2d, nn.Linear):  # no kind of them that works on its weights first
-            for name, parameter in module.named_parameters(recurse=False):
-                twin_of[parameter] = nn.Parameter(parameter.detach().bfloat16())
-                setattr(other, name, twin_of[parameter])
+        own = dict(module.named_parameters(recurse=False))
+        # No kind of them that works on its weights first, and none that stays as it is.
+        if type(module) in (nn.Conv2d, nn.Linear) and all(parameter.requires_grad for parameter in own.values()):
+            for name, parameter in own.items():
+                setattr(other, name, twin_of.setdefault(parameter, nn.Parameter(parameter.detach().bfloat16())))
         else:
             other._parameters, other._buffers = module._parameters, module._buffers
     return twin, twin_of

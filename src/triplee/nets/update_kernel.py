@@ -56,7 +56,7 @@ def update_members(
     copies: Tensor,
     rates: Tensor,
     step: Tensor,
-    advance: int = 1,
+    advance: int,
 ) -> None:
     """Of (M, P) weights those of the `active` members, by their rows of `rates` (M, RATES); `step` counts `advance`."""
     size = weights.shape[-1]

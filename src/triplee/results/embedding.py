@@ -90,11 +90,16 @@ def judge_features(
 
 def describe_features(judged: Mapping[str, float]) -> str:
     """What `judge_features` found, in words."""
-    right, silhouette = judged["neighbours"], f"{judged['silhouette']:.3f}".replace("-", "−")
-    return f"{right:.1f} % right by a vote of the {NEIGHBOURS} nearest training images, silhouette {silhouette}"
+    right = f"{judged['neighbours']:.1f} % right by a vote of the {NEIGHBOURS} nearest training images"
+    return f"{right}, silhouette {_show_silhouette(judged)}"
 
 
 def describe_shortly(judged: Mapping[str, float]) -> str:
     """The same in a few words, for the head of a map."""
-    silhouette = f"{judged['silhouette']:.3f}".replace("-", "−")
-    return f"{NEIGHBOURS}-NN accuracy {judged['neighbours']:.1f} %, silhouette {silhouette}"
+    return f"{NEIGHBOURS}-NN accuracy {judged['neighbours']:.1f} %, silhouette {_show_silhouette(judged)}"
+
+
+def _show_silhouette(judged: Mapping[str, float]) -> str:
+    """One class has none."""
+    value = judged["silhouette"]
+    return "…" if math.isnan(value) else f"{value:.3f}".replace("-", "−")

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c564b", "#7f7f7f", "#6a51a3", "#b5bd00")
 MARKERS = {"o": "●", "s": "■", "D": "◆", "^": "▲", "v": "▼", "P": "✚", "*": "★", "X": "✖", "<": "◀", ">": "▶"}
 PRINT_INK, PAGE_INK = "#000000", "#123456"  # the latter stands for the colour of text, which a page decides
+GAP = 0.1  # inches, after the first of a row of pictures
 WRONG = "#b42318"
 MOST_NAMED = 40  # classes in the legend of a map
 FORMATS = ("svg", "png", "pdf")
@@ -192,23 +193,21 @@ def draw_map(
     return figure
 
 
-def draw_pictures(
-    rows: Sequence[tuple[str, Sequence[Shown]]], heads: Sequence[str], inches: float, gap: float = 0.0
-) -> "Figure":
+def draw_pictures(rows: Sequence[tuple[str, Sequence[Shown]]], heads: Sequence[str], inches: float) -> "Figure":
     """Rows of images below `heads`, a gap after the first, with words below each; the words of wrong ones are red."""
     lines = [max(shown.words.count(", ") + 1 if shown.words else 0 for shown in row) for _, row in rows]
     heights = [inches + 0.13 * count for count in lines]
-    figure = new_figure((inches + 0.08) * len(heads) + gap + 0.9, sum(heights) + 0.08 * len(rows) + 0.3)
-    widths = [inches, gap, *[inches] * (len(heads) - 1)] if gap else [inches] * len(heads)
+    figure = new_figure((inches + 0.08) * len(heads) + GAP + 0.9, sum(heights) + 0.08 * len(rows) + 0.3)
+    widths = [inches, GAP, *[inches] * (len(heads) - 1)]
     axes = figure.subplots(len(rows), len(widths), squeeze=False, width_ratios=widths, height_ratios=heights)
     for axis in axes.flat:
         axis.axis("off")
-    axes = np.delete(axes, 1, axis=1) if gap else axes
+    axes = np.delete(axes, 1, axis=1)
     for axis, head in zip(axes[0], heads, strict=True):
         axis.set_title(_label(head), fontsize=7, pad=3)
     ink = axes[0][0].title.get_color()
     for line, (title, row) in zip(axes, rows, strict=True):
-        for axis, shown in zip(line, row, strict=True):
+        for axis, shown in zip(line, row, strict=False):  # there may be fewer images than heads
             axis.imshow(_enlarge(shown.image.permute(1, 2, 0).numpy()), interpolation="none")
             words = _label(shown.words.replace(", ", "\n"))
             its_ink = ink if shown.is_right else WRONG

@@ -38,8 +38,9 @@ def make_plots(part: Part) -> list[Plot]:
     plots = [_bars(part, shown, legend, fewer)]
     if any(record.rows for method in shown for record in method.records):
         plots += [_curves(part, shown, legend, fewer), _losses(part, shown, legend, fewer)]
+    whole = [method for method in part.methods if method.average(part.targets)]  # a line is of averages
     return plots + [
-        _over(part, key, words, series) for key, words in OVER.items() if (series := find_series(part.methods, key))
+        _over(part, key, words, series) for key, words in OVER.items() if (series := find_series(whole, key))
     ]
 
 

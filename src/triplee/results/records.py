@@ -211,7 +211,7 @@ def _method_of(name: str) -> str:
 
 
 def _titles(records: Sequence[Record]) -> list[str]:
-    """The paper's word for each, and where two share it what they were told differently."""
+    """The paper's word for each, and where several share it what this one was told and most of them were not."""
     words = [TITLES.get(method := _method_of(record.config["recipe_name"]), method) for record in records]
     titles = []
     for record, word in zip(records, words, strict=True):
@@ -219,7 +219,8 @@ def _titles(records: Sequence[Record]) -> list[str]:
         differing = []
         for key, value in record.told.items():
             is_unknown = key == "teacher" and len(rivals) > 1  # a teacher that is gone: no more to be said of it
-            if is_unknown or any(other.told.get(key, value) != value for other in rivals):
+            alike = sum(other.told.get(key, value) == value for other in rivals)
+            if is_unknown or 2 * alike <= len(rivals):
                 is_file = key.split()[-1] in ("weights", "stylizer")
                 *owner, name = key.split()
                 symbol = " ".join([*owner, SYMBOLS.get(name, name)])
