@@ -287,7 +287,7 @@ def test_only_what_was_asked_for_counts_as_a_change() -> None:
     by_itself = {"version": "9", "precision": "bfloat16", "data": "/mnt/photos", "skipped_images": 2}
     assert changed_keys(CONFIG, {**CONFIG, **by_itself}) == []
     changed = {**CONFIG, "seed": 1, "classes": ["x"], "recipe": {"lr": 0.5, "epochs": 3, "flip": True}}
-    expected = ["classes: ['x', 'ÿ'] → ['x']", "seed: 0 → 1", "lr: 0.01 → 0.5", "flip: None → True"]
+    expected = ["classes: ['x', 'ÿ'] → ['x']", "seed: 0 → 1", "lr: 0.01 → 0.5", "flip: False → True"]
     assert changed_keys(CONFIG, changed) == expected
     assert changed_keys(CONFIG, {**CONFIG, "data_fingerprint": "other"}) == ["data_fingerprint: abc → other"]
 
