@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import os
+import signal
 import threading
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,7 @@ from triplee.engine import train as train_module
 from triplee.engine.loading import load
 from triplee.engine.selection import best_epoch
 from triplee.engine.train import Interrupted, train_run
-from triplee.runfolder import RunFolder
+from triplee.runfolder import RunFolder, read_tensors
 from triplee.settings import InputError, make_recipe
 
 CPU = torch.device("cpu")
@@ -101,6 +103,20 @@ def test_an_interrupt_saves_within_the_epoch_and_resuming_gives_the_same_bytes(s
     run(small, out, resume=True)
     assert weights(out) == weights(tmp_path / "straight")
     assert (out / "metrics.jsonl").read_bytes() == (tmp_path / "straight" / "metrics.jsonl").read_bytes()
+
+
+def test_an_interrupt_after_an_epoch_loses_none(small: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While its line is written, when a save is not yet due."""
+    monkeypatch.setattr(train_module, "SAVING_SHARE", 1e9)
+
+    class StopInEpochTwo(Silent):
+        def epoch(self, row: dict[str, Any], name: str) -> None:
+            if row["epoch"] == 2:
+                os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(Interrupted):
+        run(small, tmp_path / "cut", observer=StopInEpochTwo())
+    assert read_tensors(RunFolder(tmp_path / "cut").state_path)[1]["epoch"] == 2
 
 
 def test_long_epochs_are_saved_on_the_way(small: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

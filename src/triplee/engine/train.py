@@ -281,7 +281,9 @@ def _train_stack(
     for state in states:  # one may have been killed between its last epoch and its result
         take_stock(state, None)
     while unfinished := [state for state in states if state not in outcomes]:
-        if interrupted.is_set():
+        if interrupted.is_set():  # here and nowhere else: whenever it came, nothing that was trained is lost
+            for state in unfinished:
+                state.save(progress)
             raise Interrupted
         epoch_M: list[int | None] = [None] * len(stack.specs)
         for state in unfinished:
@@ -298,7 +300,7 @@ def _train_stack(
         for state in unfinished:
             take_stock(state, outputs.pop(state, None))
         began = time.monotonic()
-        if interrupted.is_set() or began - saved_at > min(SAVE_EVERY_SECONDS, SAVING_SHARE * saving_took):
+        if began - saved_at > min(SAVE_EVERY_SECONDS, SAVING_SHARE * saving_took):
             for state in unfinished:
                 if state not in outcomes:
                     state.save(progress)

@@ -27,6 +27,7 @@ from triplee.settings import InputError, Recipe
 
 # torchvision's IMAGENET1K_V1; the name ends in the first digits of the file's SHA-256.
 IMAGENET_ADDRESS = "https://download.pytorch.org/models/"
+WITHOUT = "give a file with --weights FILE, or do without (`train --set weights=none`, `style fit --encoder small`)"
 IMAGENET_FILES = {"resnet18": "resnet18-f37072fd.pth", "resnet50": "resnet50-0676ba61.pth"}
 SILENCE_SECONDS = 30  # a firewall that swallows packets would otherwise hold a run for minutes
 NAMES_SHOWN = 3
@@ -90,8 +91,7 @@ def _imagenet(backbone: str, image_size: int) -> dict[str, Tensor]:
             return dict(make_timm_model(name, image_size, pretrained=True).state_dict())
         except Exception as error:  # whatever its hub raises
             raise InputError(
-                f"the imagenet weights of {backbone} cannot be had ({first_line(error)}): "
-                "go online once, give a file with --weights FILE, or start from nothing with --set weights=none"
+                f"the imagenet weights of {backbone} cannot be had ({first_line(error)}): go online once, {WITHOUT}"
             ) from None
     file = IMAGENET_FILES[backbone]
     path = Path(torch.hub.get_dir()) / "checkpoints" / file
@@ -104,8 +104,7 @@ def _imagenet(backbone: str, image_size: int) -> dict[str, Tensor]:
     except Exception as error:  # of sockets, certificates, HTTP, the disk and the hash
         raise InputError(
             f"the imagenet weights of {backbone} cannot be fetched ({first_line(error)}): "
-            f"put {IMAGENET_ADDRESS}{file} at {path}, give a file with --weights FILE,"
-            " or start from nothing with --set weights=none"
+            f"put {IMAGENET_ADDRESS}{file} at {path}, {WITHOUT}"
         ) from None
     try:
         with path.open("rb") as opened:

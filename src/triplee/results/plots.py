@@ -46,8 +46,9 @@ def make_plots(part: Part) -> list[Plot]:
 
 def _bars(part: Part, shown: Sequence[Method], legend: list[tuple[str, str, str]], fewer: str) -> Plot:
     by_title = {target: [method.accuracy(target) for method in shown] for target in part.targets}
-    if len(part.targets) > 1:
-        by_title["average"] = [method.average(part.targets) for method in shown]
+    averages = [method.average(part.targets) for method in shown]
+    if len(part.targets) > 1 and any(averages):
+        by_title["average"] = averages
     svgs = []
     for title, heights in by_title.items():
         words = ", ".join(f"{method.title} {show(e)}" for method, e in zip(shown, heights, strict=True) if e)

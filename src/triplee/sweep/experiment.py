@@ -79,7 +79,7 @@ def load_experiment(name: str) -> tuple[str, Experiment]:
     """What to call it, and the experiment of that name or in that YAML file; anything wrong is one line."""
     is_file = name.endswith((".yaml", ".yml"))
     if not is_file and name not in experiment_names():
-        raise InputError(f"unknown experiment {name!r}: {nearest(name, experiment_names())}, or a YAML file")
+        raise InputError(f"unknown experiment {name!r}: {nearest(name, experiment_names())}")
     source = user_path(name) if is_file else _FOLDER / f"{name}.yaml"
     content = read_yaml("experiment", name, source)
     try:
