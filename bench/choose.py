@@ -24,17 +24,18 @@ from triplee.engine.stack import Stack, native_precision
 from triplee.settings import Recipe, make_recipe
 
 
-class Windows:
-    """Weights of batched members averaged over several numbers of epochs."""
+class Averages:
+    """Running averages of batched members' weights, with several windows beside each other."""
 
-    def __init__(self, stack: Stack, windows: list[int]) -> None:
+    def __init__(self, stack: Stack, windows: list[int], epochs: int) -> None:
         networks: list[Any] = [executor.stack for executor in dict.fromkeys(stack.executors.values())]  # pyright: ignore[reportAttributeAccessIssue]
+        self.recipes = {w: make_recipe({"epochs": epochs, "average_share": w / epochs}) for w in windows}
         self.averages = {window: [(one, one.weights.clone()) for one in networks] for window in windows}
 
     def take_in(self, epoch: int) -> None:
         for window, averages in self.averages.items():
             for networks, average in averages:
-                average.lerp_(networks.weights, 1 / min(epoch + 1, window))
+                average.lerp_(networks.weights, self.recipes[window].average_weight(epoch))
 
     def choose(self, window: int) -> None:
         """What the stack predicts by from now on."""
@@ -71,7 +72,7 @@ def main() -> None:
                     runs.append((setting, target, split, range(len(specs), len(specs) + recipe.members)))
                     specs += run.member_specs(pool)
     stack = Stack(specs, pool.images_NCHW, pool.labels_N, DEVICE, native_precision(any_recipe, DEVICE))
-    averaged, began = Windows(stack, windows), time.monotonic()
+    averaged, began = Averages(stack, windows, options.epochs), time.monotonic()
     for epoch in range(options.epochs):
         progress = EpochProgress.start(len(specs))
         stack.train_epoch([epoch] * len(specs), progress, lambda: False)

@@ -16,7 +16,6 @@ EPSILON = 1e-5  # of a channel's variance: a plain image has none
 # Pixels encoded at once. On a CPU that is one photo or 16 digits: always as many, because other numbers of images
 # are added up in another order, and a resumed run would see other views.
 CHUNK_PIXELS = {"cpu": 16 * 32 * 32, "cuda": 64 * 224 * 224}
-GPU_LENGTHS = 8
 
 
 class Restyler(Protocol):
@@ -90,14 +89,8 @@ class StyleTable:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bfloat16")
 
     def _chunks(self, index: np.ndarray, size: torch.Size) -> Iterator[np.ndarray]:
-        """The index in pieces; the last is filled up with its own first entries, on a CPU to the length of the others.
-
-        On a GPU to one of a few lengths, so that memory once taken is used again.
-        """
-        on_cpu = self.device.type == "cpu"
-        length = max(1, CHUNK_PIXELS["cpu" if on_cpu else "cuda"] // size.numel())
-        unit = length if on_cpu else max(1, length // GPU_LENGTHS)
-        length -= length % unit
+        """The index in pieces; on a CPU the last is filled up with its own first entries, to the others' length."""
+        length = max(1, CHUNK_PIXELS.get(self.device.type, CHUNK_PIXELS["cpu"]) // size.numel())
         for start in range(0, len(index), length):
             piece = index[start : start + length]
-            yield np.resize(piece, -(-len(piece) // unit) * unit)
+            yield piece if self.device.type != "cpu" else np.resize(piece, length)

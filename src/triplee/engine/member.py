@@ -24,14 +24,14 @@ class Member:
             self.averaged = copy.deepcopy(self.network)
         named = {name: p for name, p in self.network.named_parameters() if p.requires_grad}
         self.flat = FlatWeights(self.network) if precision == "bfloat16" else None
-        self.momenta: dict[str, Tensor] = {name: torch.zeros_like(p) for name, p in named.items()}
-        self.rest = named  # the parameters that are not in `flat`
+        flat_momentum: dict[Tensor, Tensor] = {}
         if self.flat:
             self.training_network = self.flat.twin
-            names = {parameter: name for name, parameter in named.items()}
-            self.momenta |= zip((names[p] for p in self.flat.parameters), self.flat.momenta, strict=True)
-            in_flat = set(self.flat.parameters)
-            self.rest = {name: parameter for name, parameter in named.items() if parameter not in in_flat}
+            flat_momentum = dict(zip(self.flat.parameters, self.flat.momenta, strict=True))
+        self.rest = {name: p for name, p in named.items() if p not in flat_momentum}
+        self.momenta = {
+            name: torch.zeros_like(p) if name in self.rest else flat_momentum[p] for name, p in named.items()
+        }
         # A row of the update kernel's. On the device, where a captured graph reads it.
         self.rates = torch.tensor([[recipe.lr, recipe.momentum, recipe.weight_decay, 0.0, 0.0]], device=device)
 

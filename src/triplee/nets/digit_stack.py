@@ -242,10 +242,8 @@ class DigitStack:
         features = outputs[-1].view(count, views, self.num_features)
         layer = self.by_name["classifier"]
         end = layer.offset + layer.num_weights
-        weight, bias = (
-            rounded[:, layer.offset : end].view(count, *layer.shape),
-            weights[:, end : end + layer.num_biases],
-        )
+        weight = rounded[:, layer.offset : end].view(count, *layer.shape)
+        bias = weights[:, end : end + layer.num_biases]
         torch.baddbmm(bias[:, None], features.float(), weight.float().transpose(1, 2), out=logits)
         return logits
 
