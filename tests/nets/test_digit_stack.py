@@ -121,6 +121,32 @@ def test_a_step_is_the_step_of_autograd(values: dict) -> None:
                     )
 
 
+@starts_interpreter
+@pytest.mark.parametrize("views", [16, 64])
+@pytest.mark.parametrize("capability", [80, 90])
+def test_the_contrast_takes_no_more_shared_memory_than_is_counted(views: int, capability: int) -> None:
+    """Compiled for a GPU that need not be there."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    from triplee.nets.digit_head_kernels import losses
+    from triplee.nets.digit_stack import CONTRAST_BYTES
+    from triplee.nets.network import PROJECTION_SIZE
+
+    names = losses.arg_names
+    constants = {"ROWS": views, "CLASSES": 16, "SIZE": PROJECTION_SIZE, "CONTRAST": True}
+    kinds = {"active": "*i64", "labels": "*i64", "step": "*i64", "counts": "*i32"}
+    kinds |= dict.fromkeys(("members", "views", "classes"), "i32") | dict.fromkeys(constants, "constexpr")
+    source = ASTSource(
+        losses,
+        {name: kinds.get(name, "*fp32") for name in names},
+        {(names.index(name),): value for name, value in constants.items()},
+    )
+    compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32))
+    assert 0 < compiled.metadata.shared <= CONTRAST_BYTES * views
+
+
 @runs_kernels
 def test_members_that_rest_stay_as_they_are() -> None:
     """One of two rests; the other trains to the same bits as in a step of both, taken one after the other.

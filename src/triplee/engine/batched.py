@@ -16,18 +16,21 @@ from triplee.engine.epoch import MemberSpec, MemberTensors, Resident, Share
 from triplee.engine.gpu import Chunk, GpuMembers, activation_bytes
 
 EVALUATE_BYTES = 256 << 20  # of the first layer's outputs
-MOST_VIEWS = 128  # more do not fit the registers of a program, and keep a GPU busy without a stack
 
 
-def batch_key(spec: MemberSpec, precision: str) -> object:
+def batch_key(spec: MemberSpec, resident: Resident) -> object:
     """Members of equal keys may be batched; none: this member may not."""
-    recipe = spec.recipe
-    fits = recipe.backbone == "digit-cnn" and precision == "bfloat16" and find_kernels("cuda") is not None
-    fits = fits and not spec.teacher  # our kernels learn labels
+    recipe, has_contrast = spec.recipe, spec.recipe.supcon_weight > 0
+    fits = recipe.backbone == "digit-cnn" and resident.precision == "bfloat16" and find_kernels("cuda") is not None
     smallest = np.diff(spec.plan(0).bounds).min() * recipe.replay
-    if not fits or spec.views_per_step > MOST_VIEWS or smallest < 2:  # a single view has nothing to contrast with
+    # Our kernels learn labels, and a single view has nothing to contrast with.
+    if not fits or spec.teacher or smallest < 2:
         return None
-    return recipe.image_size, spec.num_classes, spec.views_per_step, recipe.supcon_weight > 0
+    from triplee.nets.digit_stack import most_views  # needs Triton
+
+    if spec.views_per_step > most_views(has_contrast, resident.device):
+        return None
+    return recipe.image_size, spec.num_classes, spec.views_per_step, has_contrast
 
 
 def slot_bytes(spec: MemberSpec) -> int:

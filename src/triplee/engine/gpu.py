@@ -35,7 +35,7 @@ def make_executors(specs: Mapping[int, MemberSpec], resident: Resident) -> "dict
 
     groups: dict[object, list[int]] = {}
     for k, spec in specs.items():
-        groups.setdefault(batch_key(spec, resident.precision), []).append(k)
+        groups.setdefault(batch_key(spec, resident), []).append(k)
     executors: dict[int, Executor] = {}
     for key, members in groups.items():
         kind = CapturedMembers if key is None else BatchedMembers

@@ -6,7 +6,7 @@ Axes: M members, V views, P weights of a member, F features, S steps.
 """
 
 # Triton's kernels are functions to a type checker, and Triton is not everywhere.
-# pyright: reportMissingImports=false, reportIndexIssue=false, reportArgumentType=false
+# pyright: reportMissingImports=false, reportIndexIssue=false, reportArgumentType=false, reportAttributeAccessIssue=false
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 import triton
 from torch import Tensor
+from triton.runtime import driver
 
 from triplee.nets import digit_head_kernels as head_kernels
 from triplee.nets import digit_kernels as kernels
@@ -23,6 +24,16 @@ from triplee.nets.update_kernel import RATES, update_members
 
 CONVOLUTIONS = tuple(f"backbone.layers.{k}" for k in (0, 3, 6, 9))
 ALIGNMENT = 16  # elements: each layer begins where a wide load may
+MOST_VIEWS = 128  # more do not fit the registers of a program, and keep a GPU busy without a stack
+CONTRAST_BYTES = 3072  # of shared memory for each view: the contrast compares all views of a member in one program
+
+
+def most_views(has_contrast: bool, device: torch.device) -> int:
+    """How many views of a member a step can have on that GPU."""
+    if not has_contrast:
+        return MOST_VIEWS
+    shared = driver.active.utils.get_device_properties(device.index or 0)["max_shared_mem"]
+    return min(MOST_VIEWS, triton.next_power_of_2(shared // CONTRAST_BYTES + 1) // 2)  # rows of a block are a power
 
 
 @dataclass(frozen=True)
