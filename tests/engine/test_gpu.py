@@ -227,6 +227,19 @@ def test_members_rest_stop_and_go_on(small_32: Pool, values: dict, monkeypatch: 
         torch.testing.assert_close(tensor.cpu(), stack.member_tensors(1)[name].cpu(), rtol=0.05, atol=0.02, msg=name)
 
 
+@pytest.mark.parametrize("weight", [1.0, 0.0], ids=["contrast", "no contrast"])
+@pytest.mark.parametrize(("b", "r"), [(4, 8), (4, 16), (16, 8), (16, 16)], ids=lambda value: str(value))
+def test_digit_steps_of_any_size_train(small_32: Pool, b: int, r: int, weight: float) -> None:
+    """Batched as long as a program holds the views, and one by one beyond that: losses of the first epoch."""
+    sizes = {"batch_size": b, "replay": r, "supcon_weight": weight}
+    specs = make_specs(small_32, members=2, ops="basic", ensemble="whole", **{**BATCHED, **sizes})
+    ours = train(make_stack(small_32, specs), epochs=1)[0]
+    on_cpu = train(make_stack(small_32, specs, CPU, "float32"), epochs=1)[0]
+    assert ours.steps == on_cpu.steps
+    np.testing.assert_allclose(ours.cross_entropy, on_cpu.cross_entropy, rtol=0.05)
+    np.testing.assert_allclose(ours.contrast, on_cpu.contrast, rtol=0.05)
+
+
 @pytest.mark.parametrize("values", [BATCHED, CAPTURED], ids=["batched", "captured"])
 def test_averages_are_the_cpus_and_survive_a_checkpoint(small_32: Pool, values: dict) -> None:
     """Weights after three epochs by hand from the stack's own; a new stack goes on from the saved one."""
@@ -235,9 +248,9 @@ def test_averages_are_the_cpus_and_survive_a_checkpoint(small_32: Pool, values: 
     stack, expected = make_stack(small_32, specs), {}
     for epoch, weight in enumerate((1.0, 0.5, 0.5)):
         stack.train_epoch([epoch] * 2, EpochProgress.start(2), lambda: False)
-        trained = {n: t.clone().cpu() for n, t in stack.executors[1].tensors(1).network.items()}
-        expected = {n: expected[n].lerp(t, weight) if epoch else t for n, t in trained.items() if n[:4] != "head"}
-        expected = {n: t for n, t in expected.items() if t.is_floating_point()}
+        network = stack.executors[1].tensors(1).network
+        trained = {n: t.clone().cpu() for n, t in network.items() if t.is_floating_point() and n[:4] != "head"}
+        expected = {n: expected[n].lerp(t, weight) if epoch else t for n, t in trained.items()}
     kept = stack.member_weights(1)
     for name, tensor in expected.items():
         torch.testing.assert_close(kept[name].cpu(), tensor, rtol=1e-4, atol=1e-6, msg=name)
@@ -248,7 +261,7 @@ def test_averages_are_the_cpus_and_survive_a_checkpoint(small_32: Pool, values: 
     assert torch.equal(one, other)
     alone = make_stack(small_32, specs)
     alone.load_member_tensors(1, {f"network.{n}": t for n, t in kept.items()})
-    assert torch.equal(alone.probabilities([1], np.arange(60))[0], one[1])
+    torch.testing.assert_close(alone.probabilities([1], np.arange(60))[0], one[1], rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.parametrize("values", [BATCHED, CAPTURED], ids=["batched", "captured"])
