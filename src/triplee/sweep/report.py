@@ -32,10 +32,15 @@ def make_report(grid: Grid, folder: SweepFolder) -> Report:
     epochs = sorted({run.recipe.epochs for run in grid.runs})
     title = f"{grid.name} on {data}, epochs: {' or '.join(map(str, epochs))}"
     notes = [] if asked else ["Leave-one-domain-out cross-validation needs runs with `--set selection=leave-one-out`."]
-    changed = [f"`{key}={value}`" for key, value in grid.changes.items() if key != "epochs"]
+    changed = [f"`{key}={_shown(value)}`" for key, value in grid.changes.items() if key != "epochs"]
     if changed:
         notes.insert(0, f"Changed in every row that does not say otherwise: {', '.join(changed)}.")
     return Report(title, grid.seeds, grid.paper_label, tables, tuple(notes))
+
+
+def _shown(value: object) -> object:
+    """Of a file its name: where it lay says nothing to whoever reads the table."""
+    return Path(value).name if isinstance(value, str) and value else value
 
 
 def _read_accuracies(run: PlannedRun, folder: SweepFolder) -> dict[str, float]:
