@@ -70,6 +70,15 @@ def test_figures_in_print_quality(call: Call, finished: TrainedRun, tmp_path: Pa
         assert "silhouette" in answer.stdout and b"5-NN accuracy" in content and b"silhouette" in content
 
 
+def test_maps_stand_in_the_order_that_runs_were_named_in(call: Call, finished: TrainedRun, tmp_path: Path) -> None:
+    other = copy_of(finished, tmp_path)
+    config = other / "config.yaml"
+    config.write_text(re.sub("recipe_name: .*", "recipe_name: digits-vanilla", config.read_text()))
+    for runs, first in (((finished.path, other), "TripleE-Fourier"), ((other, finished.path), "Vanilla")):
+        answer = call("figure", "tsne", *runs, "--out", tmp_path / "t.svg")
+        assert answer.returncode == 0 and answer.stdout.startswith(f"{first}, "), answer
+
+
 def test_bad_input_is_one_line(call: Call, finished: TrainedRun, tmp_path: Path) -> None:
     assert_refused(call("report", tmp_path / "nowhere"), "nowhere", "no folder")
     assert_refused(call("report", tmp_path), "no finished run")

@@ -122,7 +122,8 @@ def figure(
                 fitting = [record for record in records if record.target == last.target and is_of_pool(record, pool)]
                 if kind == Kind.tsne and len(fitting) < len(records):
                     raise InputError("the runs differ in target or data: name runs of one target, over the same data")
-                chosen = {method.title: method.records[0] for method in group_by_method(fitting)}
+                methods = sorted(group_by_method(fitting), key=lambda method: min(map(fitting.index, method.records)))
+                chosen = {method.title: method.records[0] for method in methods}  # in the order they were named in
                 look = look_at_features(chosen if kind == Kind.tsne else {"": last}, pool, choose_device(device))
                 if kind == Kind.tsne:
                     (places,) = map_features([look])
