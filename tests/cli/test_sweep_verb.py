@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -75,8 +76,22 @@ def test_what_is_asked_wrongly_is_one_line_and_leaves_nothing(call: Call, small_
     assert_refused(call("sweep", "pacs", "--root", tmp_path, "--out", tmp_path / "out"), "pacs", str(tmp_path))
     resnet = ["--set", "backbone=resnet18", "--set", "image_size=32"]
     assert_refused(call(*good, *resnet, "--weights", tmp_path / "none.pth"), "none.pth does not exist")
+    style = ["--set", "ops=style", "--set", f"stylizer={tmp_path / 'none.safetensors'}"]
+    rows = {"Vanilla": {"method": "vanilla"}, "style": {"method": "triplee-fourier"}}
+    assert_refused(call(*command(tmp_path, small_folder, *style, rows=rows)), "none.safetensors does not exist")
     assert_refused(call(*good, "--engine", "ray", "--gpus", "1.5"), "--gpus 1.5")
     assert not (tmp_path / "out").exists()
+
+
+def test_images_that_have_changed_are_not_mixed_into_a_table(call: Call, small_folder: Path, tmp_path: Path) -> None:
+    data = Path(shutil.copytree(small_folder, tmp_path / "data"))
+    words = command(tmp_path, data, "--rows", "Vanilla")
+    assert call(*words, "--targets", "red").returncode == 0
+    before = contents(tmp_path / "out" / "runs")
+    image = next((data / "green").rglob("*.png"))
+    image.write_bytes(next((data / "blue").rglob("*.png")).read_bytes())
+    assert_refused(call(*words), "was trained with other images than those that are there now", "another --out")
+    assert contents(tmp_path / "out" / "runs") == before
 
 
 def test_ray_that_is_not_installed_is_one_line(call: Call, small_folder: Path, tmp_path: Path) -> None:

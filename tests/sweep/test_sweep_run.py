@@ -81,6 +81,8 @@ def test_a_finished_sweep_trains_nothing_and_reports(grid: Grid, trained: tuple[
     write_report(report, folder.path / "table")
     assert {"table.md", "table.tex", "table.csv"} <= {path.name for path in folder.path.iterdir()}
     assert "does not say otherwise: `backbone=digit-cnn`, `weights=none`" in (folder.path / "table.md").read_text()
+    elsewhere = replace(grid, changes={"weights": "/some/where/resnet.pth", "lr": 0.01})
+    assert make_report(elsewhere, folder).notes[0].endswith(": `weights=resnet.pth`, `lr=0.01`.")  # no place
 
 
 def test_runs_of_another_recipe_or_other_images_are_no_part_of_the_table(
@@ -95,8 +97,17 @@ def test_runs_of_another_recipe_or_other_images_are_no_part_of_the_table(
     with pytest.raises(InputError, match="was trained with another temperature: remove it"):
         make_report(grid, folder)
     config.write_text(re.sub("data_fingerprint: .*", "data_fingerprint: other", text))
-    with pytest.raises(InputError, match="was trained on other images than those of"):
+    with pytest.raises(InputError, match=f"was trained with other images than {folder.path}/runs/"):
         make_report(grid, folder)
+    for key, kind in (("weights_fingerprint", "weights"), ("stylizer_fingerprint", "stylizers")):
+        runs = [replace(run, recipe=make_recipe({"ops": "both"}, run.recipe)) for run in grid.runs[6:8]]
+        for run, content in zip(runs, ("one", "other"), strict=True):
+            shutil.copytree(folder.run_folder(grid.runs[6]).path, folder.run_folder(run).path, dirs_exist_ok=True)
+            config = folder.run_folder(run).config_path
+            text = re.sub(f"{key}: .*", f"{key}: {content}", config.read_text()).replace("ops: fourier", "ops: both")
+            config.write_text(text)
+        with pytest.raises(InputError, match=f"was trained with other {kind} than {folder.path}/runs/"):
+            folder.check(runs)
 
 
 def test_leave_one_out_runs_have_all_three_selection_methods(small_folder: Path, tmp_path: Path) -> None:

@@ -47,13 +47,12 @@ def fit(
     if data != EMBEDDED:
         list_data(data, root)  # no weights are fetched for data that are not there
     recipe = find_recipe(default_recipe(data))
-    if encoder == "small" and weights:
-        raise InputError("--weights is for an encoder that has some: the small one is fitted from scratch")
-    weights = weights or recipe.weights
     if encoder is None:
-        chosen = StyleFit.for_recipe(make_recipe({"weights": weights}, recipe))
+        chosen = StyleFit.for_recipe(make_recipe({"weights": weights or recipe.weights}, recipe))
     else:
-        chosen = StyleFit(encoder, "none" if encoder == "small" else weights, STEPS)
+        chosen = StyleFit(encoder, "none" if encoder == "small" else weights or recipe.weights, STEPS)
+    if weights and chosen.encoder == "small":
+        raise InputError("--weights is for an encoder that has some, the small one is fitted: name it with --encoder")
     chosen = replace(chosen, seed=seed, steps=steps or STEPS)
     chosen.build()  # refuses what cannot be read before images are
     pool = load_pool(data, size or recipe.image_size, root, skip_bad, target)

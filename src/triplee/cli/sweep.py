@@ -13,7 +13,7 @@ from triplee.cli.printing import Stopped, print_table
 from triplee.settings import InputError
 
 if TYPE_CHECKING:
-    from triplee.sweep.grid import Grid
+    from triplee.sweep.grid import Grid, Ingredient
     from triplee.sweep.run import Engine, SweepFolder
 
 
@@ -86,10 +86,10 @@ def sweep(
     for row, first in grid.repeated.items():
         print(f"triplee: row {row!r} is left out: with these data it is {first!r} again", file=sys.stderr)
     folder = SweepFolder(out)
-    images = {}
+    known = {}
     if engine == EngineName.local and not all(map(folder.is_done, grid.runs)):
-        images = _check_machine(grid, address, device, root, skip_bad)
-    folder.check(grid.runs, images)
+        known = _check_machine(grid, address, device, root, skip_bad)
+    folder.check(grid.runs, known)
     with folder.claim():
         for run in grid.runs:
             if retry_failed:
@@ -123,24 +123,31 @@ def _list(names: list[str]) -> None:
 
 def _check_machine(
     grid: "Grid", address: str | None, device: str | None, root: Path | None, skip_bad: bool
-) -> dict[tuple[str, int], str]:
+) -> "dict[Ingredient, str | None]":
     """Before there is a folder: refuse what this machine has not got, and decode images before many want them.
 
-    Gives the fingerprint of the data at every size.
+    Gives the fingerprints of images, weights and stylizers as they are now.
     """
     if address is not None:
         raise InputError("--address is for --engine ray")
     choose_device(device)
-    sizes = dict.fromkeys((run.data, run.recipe.image_size) for run in grid.runs)
-    images = {(data, size): load_pool(data, size, root, skip_bad).fingerprint for data, size in sizes}
     from triplee.nets.network import make_backbone
-    from triplee.nets.weights import load_weights
+    from triplee.nets.stylizer_file import load_stylizer, stylizer_fingerprint
+    from triplee.nets.weights import load_weights, weights_fingerprint
 
-    recipes = {(r.backbone, r.weights, r.image_size): r for r in (run.recipe for run in grid.runs)}
-    for recipe in recipes.values():
-        if recipe.weights != "none":  # once for all, not a failure of every run
-            load_weights(make_backbone(recipe), recipe)
-    return images
+    known: dict[Ingredient, str | None] = {}
+    for run in grid.runs:  # once for all, not a failure of every run
+        for ingredient in [one for one in run.ingredients if one not in known]:
+            kind, recipe = ingredient[0], run.recipe
+            if kind == "images":
+                known[ingredient] = load_pool(run.data, recipe.image_size, root, skip_bad).fingerprint
+            elif kind == "weights":
+                if recipe.weights != "none":
+                    load_weights(make_backbone(recipe), recipe)
+                known[ingredient] = weights_fingerprint(recipe)
+            elif recipe.stylizer != "fit":
+                known[ingredient] = stylizer_fingerprint(load_stylizer(recipe.stylizer))
+    return known
 
 
 def _make_engine(

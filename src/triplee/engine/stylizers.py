@@ -20,7 +20,7 @@ from triplee.engine.style_fit import FitStopped, Progress, StyleFit, fit_stylize
 from triplee.nets.stylizer import Stylizer
 from triplee.nets.stylizer_file import load_stylizer, read_stylizer, write_stylizer
 from triplee.runfolder import unwritable, write_atomically
-from triplee.settings import InputError, Recipe, cache_folder, user_path
+from triplee.settings import InputError, Recipe, cache_folder
 
 VERSION = 1  # of what a fit does: the results of another are not taken from the cache
 
@@ -98,10 +98,11 @@ def find_stylizer(
     on_progress: Progress,
 ) -> Stylizer:
     """The recipe's stylizer, frozen, on the device. A fitted one is kept in `own_file`, the run's."""
-    path = own_file
     if recipe.stylizer != "fit":
-        path = user_path(recipe.stylizer)
-    elif not own_file.exists():
+        return load_stylizer(recipe.stylizer).to(device)
+    if not own_file.exists():
         fitted, _ = fit_for_domains(pool, domains, StyleFit.for_recipe(recipe), device, on_progress)
         write_atomically(own_file, fitted.read_bytes())
-    return load_stylizer(path).to(device)
+    elif not _is_whole(own_file):
+        raise InputError(f"{own_file} is damaged: remove it, and it is fitted again")
+    return load_stylizer(own_file).to(device)

@@ -164,7 +164,7 @@ def _check(pool: Pool, runs: Sequence[Run]) -> list[list[Run]]:
             raise InputError(f"{few}: lower members")
     for recipe in {run.recipe.model_dump_json(): run.recipe for run in runs}.values():
         build_network(recipe, len(pool.classes), 0, 0)
-    return [
+    folds_R = [
         [
             Run(
                 split_pool(pool, domain, run.seed, run.split.target),
@@ -178,6 +178,9 @@ def _check(pool: Pool, runs: Sequence[Run]) -> list[list[Run]]:
         ]
         for run in runs
     ]
+    for run in (fold for folds in folds_R for fold in folds):
+        _given_stylizer(run)
+    return folds_R
 
 
 def _find_stylizers(
@@ -337,27 +340,25 @@ def _config(pool: Pool, run: Run, device: torch.device) -> dict[str, Any]:
         "teacher": str(run.teacher.absolute()) if run.teacher else None,
         "how": "distill" if run.teacher else None,
         "weights_fingerprint": weights_fingerprint(run.recipe),
-        "stylizer_fingerprint": _given_stylizer(pool, run),
+        "stylizer_fingerprint": _given_stylizer(run),
         "precision": native_precision(run.recipe, device),
     }
 
 
-def _given_stylizer(pool: Pool, run: Run) -> str | None:
+def _given_stylizer(run: Run) -> str | None:
     """What tells the user's stylizer from another; none where one is fitted, or none needed.
 
-    One that has seen what is held out is refused.
+    One that has seen what is held out is refused, by the name of the domain: a copy of the data has another path.
     """
     recipe = run.recipe
     if not recipe.restyles or recipe.stylizer == "fit":
         return None
     stylizer, facts = read_stylizer(user_path(recipe.stylizer))
-    seen = facts.get("domains", ()) if facts.get("data") == pool.name else ()
     for domain in (run.split.target, run.split.left_out):
-        if domain in seen:
-            raise InputError(
-                f"the stylizer {recipe.stylizer} was fitted on {domain}, which is held out here:"
-                f" fit one with --target {domain}"
-            )
+        if domain in facts.get("domains", ()):
+            is_fold = run.split.left_out is not None
+            advice = "set stylizer=fit, for one of each fold" if is_fold else f"fit one with --target {domain}"
+            raise InputError(f"the stylizer {recipe.stylizer} was fitted on {domain}, which is held out here: {advice}")
     if recipe.image_size < stylizer.encoder.smallest:
         raise InputError(f"image_size {recipe.image_size} is too small for the stylizer {recipe.stylizer}")
     return stylizer_fingerprint(stylizer)

@@ -73,8 +73,8 @@ def _read_published(folder: Path) -> Stylizer:
 
 def _numbered(path: Path) -> dict[str, Tensor]:
     tensors = state_dict_of(read_weight_file(path), path, ())
-    if not all(name.partition(".")[0].isdecimal() for name in tensors):
-        raise InputError(f"{path} is not laid out like AdaIN's weights (0.weight, 2.weight, …): {next(iter(tensors))}")
+    if other := next((name for name in tensors if not name.partition(".")[0].isdecimal()), None):
+        raise InputError(f"{path} is not laid out like AdaIN's weights (0.weight, 2.weight, …): {other}")
     return tensors
 
 

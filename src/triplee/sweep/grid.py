@@ -17,6 +17,8 @@ from triplee.recipes import has_setting, method_recipe, nearest_recipe
 from triplee.settings import InputError, Recipe, files_in_full, make_recipe, nearest, user_path
 from triplee.sweep.experiment import AVERAGE, Experiment, Row, experiment_names, load_experiment
 
+Ingredient = tuple[str, str, int]  # a kind of files, where they lie and who reads them, and at what image size
+
 
 @dataclass(frozen=True)
 class PlannedRun:
@@ -33,6 +35,18 @@ class PlannedRun:
     @staticmethod
     def from_values(values: Mapping[str, Any]) -> "PlannedRun":
         return PlannedRun(**{**values, "recipe": make_recipe(values["recipe"])})
+
+    @property
+    def ingredients(self) -> dict[Ingredient, str]:
+        """What a run's name tells only the place of; for each the key of its fingerprint in the run's config."""
+        recipe = self.recipe
+        found = {
+            ("images", self.data, recipe.image_size): "data_fingerprint",
+            ("weights", f"{recipe.weights} for {recipe.backbone}", recipe.image_size): "weights_fingerprint",
+        }
+        if recipe.restyles:
+            found["stylizers", recipe.stylizer, 0] = "stylizer_fingerprint"
+        return found
 
     @cached_property
     def recipe_name(self) -> str:

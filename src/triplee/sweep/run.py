@@ -19,14 +19,15 @@ from triplee.engine.interrupt import stop_on_interrupt
 from triplee.engine.train import Interrupted
 from triplee.runfolder import RunFolder, read_config, read_tensors, recipe_of, unwritable, write_atomically
 from triplee.settings import InputError, data_root
-from triplee.sweep.grid import PlannedRun
+from triplee.sweep.grid import Ingredient, PlannedRun
 from triplee.sweep.work import Ending, Group
 
 MOST_CRASHES = 2  # of its worker, after which a run counts as failed: a killed process is not always to blame
 LOOK_EVERY_SECONDS = 1.0
-# A GPU trains digit networks of one shape as one batch, ResNets side by side on streams (docs/performance.md).
-MEMBERS_TOGETHER = {"digit-cnn": 108}
-MEMBERS_TOGETHER_ELSE = 36
+# A GPU trains digit networks of one shape as one batch, as long as their steps are small; ResNets and the rest side by
+# side on streams (docs/performance.md).
+MEMBERS_IN_A_BATCH, MOST_VIEWS_IN_A_BATCH = 108, 64
+MEMBERS_ON_STREAMS = 36
 
 
 class Engine(Protocol):
@@ -99,12 +100,14 @@ class SweepFolder:
     def is_done(self, run: PlannedRun) -> bool:
         return self.run_folder(run).result_path.exists()
 
-    def check(self, runs: Sequence[PlannedRun], images: Mapping[tuple[str, int], str] | None = None) -> None:
-        """Refuse what was trained before and is not what is asked for now: by another recipe, or on other images.
+    def check(self, runs: Sequence[PlannedRun], known: Mapping[Ingredient, str | None] | None = None) -> None:
+        """Refuse what was trained before and is not what is asked for now: by another recipe, or from other files.
 
-        `images`: fingerprints of the data at some image sizes, where they are known.
+        `known`: fingerprints of what is there now.
         """
-        first = {key: (fingerprint, "those that are there now") for key, fingerprint in (images or {}).items()}
+        first = {
+            ingredient: (fingerprint, "those that are there now") for ingredient, fingerprint in (known or {}).items()
+        }
         for run in filter(self.is_done, runs):
             path = self.run_folder(run).path
             config = read_config(path)
@@ -114,10 +117,12 @@ class SweepFolder:
                 raise InputError(
                     f"{path} was trained with another {', '.join(other)}: remove it, or choose another --out"
                 )
-            key = run.data, run.recipe.image_size
-            fingerprint, known = first.setdefault(key, (config["data_fingerprint"], f"those of {path}"))
-            if config["data_fingerprint"] != fingerprint:
-                raise InputError(f"{path} was trained on other images than {known}: remove it, or choose another --out")
+            for ingredient, key in run.ingredients.items():
+                own = config.get(key)
+                fingerprint, where = first.setdefault(ingredient, (own, str(path)))
+                if own != fingerprint:
+                    what = f"other {ingredient[0]} than {where}"
+                    raise InputError(f"{path} was trained with {what}: remove it, or choose another --out")
 
     def _failure_path(self, run: PlannedRun) -> Path:
         return self.path / "failed" / f"{run.name}.txt"
@@ -162,7 +167,9 @@ def group_runs(runs: Sequence[PlannedRun], device: str, num_workers: int) -> lis
         for run in alike:
             if room < run.recipe.members:
                 groups.append([])
-                room = min(share, MEMBERS_TOGETHER.get(run.recipe.backbone, MEMBERS_TOGETHER_ELSE))
+                is_small = run.recipe.batch_size * run.recipe.replay <= MOST_VIEWS_IN_A_BATCH
+                is_batched = run.recipe.backbone == "digit-cnn" and is_small
+                room = min(share, MEMBERS_IN_A_BATCH if is_batched else MEMBERS_ON_STREAMS)
             groups[-1].append(run)
             room -= run.recipe.members
     return [tuple(group) for group in groups]
