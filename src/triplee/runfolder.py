@@ -350,7 +350,7 @@ def check_config(config: Any, path: Path, file: Path) -> dict[str, Any]:
 
 # Where the data, the pretrained weights and the stylizer lie may change as well: fingerprints tell what they are.
 # So may what was skipped: the data's fingerprint is of the images that were not.
-DECIDED_AT_START = ("precision", "version", "data", "root", "skipped_images")
+DECIDED_AT_START = ("precision", "threads", "version", "data", "root", "skipped_images")
 
 
 def recipe_of(config: Mapping[str, Any], file: Path) -> Recipe:

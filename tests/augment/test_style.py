@@ -174,3 +174,6 @@ def test_pieces_are_the_index_and_only_the_last_is_filled_up(device: str, side: 
     pieces = list(table._chunks(index, torch.Size([side, side])))
     assert np.array_equal(np.concatenate(pieces)[: len(index)], index)
     assert len({len(piece) for piece in pieces[:-1]}) <= 1
+    length = max(1, (16 * 32 * 32 if device == "cpu" else 64 * 224 * 224) // side**2)
+    assert len(pieces[0]) == (length if device == "cpu" else min(length, len(index)))
+    assert len(pieces[-1]) == (length if device == "cpu" else (len(index) - 1) % length + 1)

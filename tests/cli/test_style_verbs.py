@@ -62,6 +62,7 @@ def test_bad_input_is_one_line(call: Call, small_folder: Path, tmp_path: Path, f
     assert_refused(call(*fit, "--encoder", "vgg19", "--weights", tmp_path / "none.pth"), "none.pth", "does not exist")
     assert_refused(call(*fit, "--encoder", "small", "--target", "blu"), "unknown target 'blu'", "'blue'")
     assert_refused(call(*fit, "--encoder", "small", "--weights", tmp_path / "none.pth"), "--weights", "small")
+    assert_refused(call("style", "fit", "digits", "--weights", tmp_path / "none.pth"), "--weights", "--encoder")
     assert_refused(call("style", "fit", tmp_path / "nowhere"), "nowhere", "neither a known name nor an existing folder")
     assert_refused(call("style", "show", tmp_path / "none.safetensors"), "does not exist")
     assert_refused(call("style", "show", fitted, "--out", tmp_path / "grid.jpg"), "grid.jpg", ".png")

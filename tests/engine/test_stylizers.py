@@ -3,6 +3,7 @@
 import dataclasses
 from pathlib import Path
 
+import filelock
 import numpy as np
 import pytest
 import torch
@@ -173,8 +174,53 @@ def test_restyled_views_reach_the_network(small: Pool, quick_fits: None, tmp_pat
 
 
 def test_a_stylizer_that_has_seen_the_target_is_refused(small: Pool, quick_fits: None, tmp_path: Path) -> None:
-    path, _ = fit_for_domains(small, list(small.domains), FIT, CPU, go_on)
-    recipe = make_recipe({"stylizer": str(path)}, RECIPE)
-    with pytest.raises(InputError, match="was fitted on blue, which is held out here: fit one with --target blue"):
-        train_run(small, split_pool(small, "blue", 0), recipe, out=tmp_path / "run", observer=Silent(), device=CPU)
-    assert not (tmp_path / "run").exists()
+    """Also where the data lie elsewhere now, and where only a fold holds out what it has seen."""
+    whole, _ = fit_for_domains(small, list(small.domains), FIT, CPU, go_on)
+    sources, _ = fit_for_domains(small, ["green", "red"], FIT, CPU, go_on)
+    split, moved = split_pool(small, "blue", 0), dataclasses.replace(small, name="/elsewhere")
+    for pool, path, values, advice in (
+        (small, whole, {}, "was fitted on blue, which is held out here: fit one with --target blue"),
+        (moved, whole, {}, "was fitted on blue, which is held out here: fit one with --target blue"),
+        (small, sources, {"selection": "leave-one-out"}, "was fitted on green, .*: set stylizer=fit, for one of each"),
+    ):
+        recipe = make_recipe({"stylizer": str(path), **values}, RECIPE)
+        with pytest.raises(InputError, match=advice):
+            train_run(pool, split, recipe, out=tmp_path / "run", observer=Silent(), device=CPU)
+        assert not (tmp_path / "run").exists()
+
+
+def test_a_runs_own_stylizer_that_is_damaged_is_one_line(small: Pool, quick_fits: None, tmp_path: Path) -> None:
+    split, out = split_pool(small, "blue", 0), tmp_path / "run"
+    with pytest.raises(Interrupted):
+        train_run(small, split, RECIPE, out=out, observer=StopAfter(9), device=CPU)
+    own = RunFolder(out).stylizer_path
+    own.write_bytes(own.read_bytes()[:-9])
+    with pytest.raises(InputError, match=r"stylizer\.safetensors is damaged: remove it, and it is fitted again"):
+        train_run(small, split, RECIPE, out=out, observer=Silent(), resume=True, device=CPU)
+    own.unlink()
+    train_run(small, split, RECIPE, out=out, observer=Silent(), resume=True, device=CPU)
+
+
+def test_a_fit_on_other_weights_is_another(small_32: Pool, quick_fits: None, tmp_path: Path) -> None:
+    recipe, paths = make_recipe({"backbone": "resnet18", "image_size": 32}), set()
+    for seed in (0, 1):
+        torch.save(build_network(recipe, 3, seed, 0).backbone.state_dict(), tmp_path / "backbone.pth")
+        fit = dataclasses.replace(FIT, encoder="resnet18", weights=str(tmp_path / "backbone.pth"), steps=1)
+        path, is_new = fit_for_domains(small_32, ["red"], fit, CPU, go_on)
+        assert is_new
+        paths.add(path)
+    assert len(paths) == 2
+
+
+def test_one_waits_for_another_that_fits_the_same(small: Pool, quick_fits: None) -> None:
+    path, _ = fit_for_domains(small, ["red"], FIT, CPU, go_on)
+    path.unlink()
+    steps = []
+
+    def stop_at_the_second(done: int, total: int) -> bool:
+        steps.append(done)
+        return len(steps) == 2
+
+    with filelock.FileLock(path.with_suffix(".lock")), pytest.raises(FitStopped):
+        fit_for_domains(small, ["red"], FIT, CPU, stop_at_the_second)
+    assert steps == [0, 0] and not path.exists()

@@ -5,6 +5,7 @@ agree to rounding; on a GPU the kernels multiply in bfloat16, and the first step
 """
 
 import copy
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -119,6 +120,16 @@ def test_a_step_is_the_step_of_autograd(values: dict) -> None:
                     assert apart(momenta[name], optimizers[member].state[parameter]["momentum_buffer"]) < TOLERANCE, (
                         name
                     )
+
+
+@pytest.mark.parametrize(("shared", "most"), [(232448, 64), (166912, 32), (101376, 32), (3072 * 64, 64)])
+def test_views_of_a_step_as_shared_memory_has_room_for(shared: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    from triplee.nets import digit_stack
+
+    utils = SimpleNamespace(get_device_properties=lambda index: {"max_shared_mem": shared})
+    monkeypatch.setattr(digit_stack, "driver", SimpleNamespace(active=SimpleNamespace(utils=utils)))
+    gpu = torch.device("cuda")
+    assert digit_stack.most_views(True, gpu) == most and digit_stack.most_views(False, gpu) == 128
 
 
 @starts_interpreter

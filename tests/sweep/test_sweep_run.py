@@ -18,7 +18,7 @@ from triplee.sweep.experiment import Experiment
 from triplee.sweep.grid import Grid, PlannedRun, plan_grid
 from triplee.sweep.local import LocalEngine
 from triplee.sweep.report import make_report, write_report
-from triplee.sweep.run import Standing, SweepFolder, train_all
+from triplee.sweep.run import Standing, SweepFolder, _Watch, train_all
 from triplee.sweep.work import Ending, Group, train_group
 
 
@@ -108,6 +108,23 @@ def test_runs_of_another_recipe_or_other_images_are_no_part_of_the_table(
             config.write_text(text)
         with pytest.raises(InputError, match=f"was trained with other {kind} than {folder.path}/runs/"):
             folder.check(runs)
+
+
+def test_the_time_left_follows_the_work_that_is_left(
+    trained: tuple[SweepFolder, Watching], grid: Grid, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [100.0]
+    monkeypatch.setattr("triplee.sweep.run.time.monotonic", lambda: clock[0])
+    folder, runs = SweepFolder(tmp_path), [run for run in grid.runs if run.recipe.members == 1][:3]
+    watch = _Watch(runs, folder)
+    assert watch.look([]).seconds_left is None  # nothing is known yet
+    run = folder.run_folder(runs[0])
+    shutil.copytree(trained[0].run_folder(runs[0]).path, run.path)
+    run.result_path.unlink()
+    run.write_metrics(run.read_metrics()[:1])
+    clock[0] += 10  # one of two epochs of one of three runs
+    group = Group(str(folder.runs_path), (runs[0],), "cpu", 1)
+    assert watch.look([group]).seconds_left == pytest.approx(50)
 
 
 def test_leave_one_out_runs_have_all_three_selection_methods(small_folder: Path, tmp_path: Path) -> None:

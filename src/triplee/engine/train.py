@@ -7,8 +7,8 @@ A run's numbers do not depend on the others in the stack. Reads top to bottom: `
 
 import threading
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -119,12 +119,25 @@ def _train(
         found_R = _train_folds(pool, {r: folds_R[r] for r in unfinished}, observer, device, interrupted)
         outcomes |= {r: found for r, found in found_R.items() if isinstance(found, Diverged)}
         ready = {r: found for r, found in found_R.items() if isinstance(found, Folds)}
-        for precision in sorted({configs[r]["precision"] for r in ready}):
-            together = [r for r in ready if configs[r]["precision"] == precision]
+        ways = {r: (configs[r]["precision"], configs[r].get("threads") or torch.get_num_threads()) for r in ready}
+        for precision, num_threads in sorted(set(ways.values())):
+            together = [r for r in ready if ways[r] == (precision, num_threads)]
             starts = [(runs[r], folders[r], configs[r], ready[r], stylizers_R.get(folders[r])) for r in together]
-            ends = _train_together(pool, starts, device, precision, observer, interrupted)
+            with _threads(num_threads):
+                ends = _train_together(pool, starts, device, precision, observer, interrupted)
             outcomes |= zip(together, ends, strict=True)
     return [outcomes[r] for r in range(len(runs))]
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    """As many threads as a run began with: on a CPU they decide in which order numbers are added up."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _train_together(
@@ -342,6 +355,7 @@ def _config(pool: Pool, run: Run, device: torch.device) -> dict[str, Any]:
         "weights_fingerprint": weights_fingerprint(run.recipe),
         "stylizer_fingerprint": _given_stylizer(run),
         "precision": native_precision(run.recipe, device),
+        "threads": torch.get_num_threads() if device.type == "cpu" else None,
     }
 
 
@@ -359,6 +373,4 @@ def _given_stylizer(run: Run) -> str | None:
             is_fold = run.split.left_out is not None
             advice = "set stylizer=fit, for one of each fold" if is_fold else f"fit one with --target {domain}"
             raise InputError(f"the stylizer {recipe.stylizer} was fitted on {domain}, which is held out here: {advice}")
-    if recipe.image_size < stylizer.encoder.smallest:
-        raise InputError(f"image_size {recipe.image_size} is too small for the stylizer {recipe.stylizer}")
     return stylizer_fingerprint(stylizer)

@@ -31,7 +31,6 @@ class Encoder(nn.Module):
     """A chain of stages; the style loss looks at the end of each, AdaIN acts at the end of the last."""
 
     learns = False  # whether it is fitted together with its decoder
-    smallest = 8  # sides, in pixels
     decoder_widths: tuple[int, ...]
     mean: Tensor
     std: Tensor
@@ -79,7 +78,6 @@ class ResNetEncoder(Encoder):
 class VGGEncoder(Encoder):
     """VGG-19 to relu4_1; its first layer, 1×1, does the normalising."""
 
-    smallest = 16
     ends = (4, 11, 18, 31)  # of the stages, in layers
     decoder_widths = (512, 256, 0, 256, 256, 256, 128, 0, 128, 64, 0, 64, 3)
 
