@@ -65,6 +65,8 @@ def test_bad_input_is_one_line(call: Call, small_folder: Path, tmp_path: Path, f
     assert_refused(call("style", "fit", "digits", "--weights", tmp_path / "none.pth"), "--weights", "--encoder")
     assert_refused(call("style", "fit", tmp_path / "nowhere"), "nowhere", "neither a known name nor an existing folder")
     assert_refused(call("style", "show", tmp_path / "none.safetensors"), "does not exist")
+    large = ["--data", "digits", "--size", 1024, "--out", tmp_path / "large.png"]
+    assert_refused(call("style", "show", fitted, *large), "the embedded digits have 32 px", "at most 256")
     assert_refused(call("style", "show", fitted, "--out", tmp_path / "grid.jpg"), "grid.jpg", ".png")
     assert_refused(call("style", "show", fitted, "--content", "purple"), "unknown domain 'purple'")
     fitted.write_bytes(fitted.read_bytes()[:500])

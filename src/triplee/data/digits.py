@@ -21,7 +21,7 @@ from PIL import Image, ImageDraw, ImageFilter, ImageFont
 from triplee.data.folder import TRAIN, VAL
 from triplee.data.pool import Pool
 from triplee.seeding import generator
-from triplee.settings import cache_folder
+from triplee.settings import InputError, cache_folder
 
 DOMAINS = ("handwritten", "textured", "printed", "street")
 CLASSES = tuple("0123456789")
@@ -30,6 +30,7 @@ PER_CLASS = 400  # images of a class in each of the other three domains
 
 _VERSION = 1  # raise it with any change to what is drawn: cached files of another version are not read
 _SIZE = 32
+_LARGEST = 256  # of the sides that they may be enlarged to: all lie in memory
 _CANVAS = (192, 96)  # for digits twice as large as they end up, with room for the neighbours of a house number
 
 # Left out of matplotlib's: fonts without digits, and cmmi10, whose digits are old-style.
@@ -45,6 +46,8 @@ _STREET_FONTS = (
 
 def load_digits(image_size: int = _SIZE) -> Pool:
     """The benchmark as uint8 images, N × 3 × image_size × image_size; built once, then read from the cache."""
+    if image_size > _LARGEST:
+        raise InputError(f"the embedded digits have {_SIZE} px: {image_size} is too large for them, at most {_LARGEST}")
     path = _cache_path()
     pool = _read_cache(path)
     if pool is None:
@@ -52,9 +55,10 @@ def load_digits(image_size: int = _SIZE) -> Pool:
         _write_cache(path, pool)
     if image_size == _SIZE:
         return pool
-    images_NHWC = pool.images_NCHW[:].permute(0, 2, 3, 1).numpy()
-    resized = [_resize(Image.fromarray(image), image_size, Image.Resampling.BILINEAR) for image in images_NHWC]
-    images_NCHW = _channels_first(np.stack(resized))
+    images_NCHW = torch.empty(len(pool), 3, image_size, image_size, dtype=torch.uint8)
+    for k, image_HWC in enumerate(pool.images_NCHW[:].permute(0, 2, 3, 1).numpy()):
+        resized = _resize(Image.fromarray(image_HWC), image_size, Image.Resampling.BILINEAR)
+        images_NCHW[k] = torch.tensor(resized).permute(2, 0, 1)
     return replace(pool, images_NCHW=images_NCHW, fingerprint=_fingerprint(images_NCHW, pool.labels_N))
 
 
