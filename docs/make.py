@@ -31,8 +31,8 @@ NOTES = {
     "choose-more": "The same with what that led to: a rate that does not decay.",
     "choose-crop": "The same with crops that keep at least so much of the area; here `the recipe` is today's. No digit"
     " is mirrored.",
-    "table-crops": "What that choice came to on the targets: the table above once more, with crops of 80 to 100 % of"
-    " the area and translations up to 5 px. Kernels had been compiled before.",
+    "table-crops": "What that choice came to on the targets: the table of section `table` once more, with crops of 80"
+    " to 100 % of the area and translations up to 5 px. Kernels had been compiled before.",
     "choose-vanilla": "The same for Vanilla.",
     "pacs": "PACS at 160 px, 4 targets × 2 seeds × 3 members, in one stack. A part of `evaluate` is in `files and"
     " the rest` here: the clock stopped before the GPU did.",
@@ -59,7 +59,7 @@ NOTES = {
     "scaling-gpu": "One quantity at a time, digit networks on a GPU. A step of few members takes as long as its"
     " kernels take to follow one another, so 12 members cost 1.5 times what one does; from 36 on arithmetic counts."
     " For the same reason four times the pixels cost 2.7 times as much up to 64 px, and 4.9 times beyond; eight times"
-    " the views cost 3.1 times as much. The number of images and of classes hardly counts.",
+    " the views cost 3.2 times as much. The number of images and of classes hardly counts.",
     "augment": "ESAug on the CPU, against one view at a time through Pillow, normalised per view, and whoever else the"
     " columns name, each doing the same: one of 14 ops of random strength per view. Where a ratio is below 1 we lose."
     " Batches follow one another here; with a training step in between caches are colder, and a batch of 16 views"

@@ -86,13 +86,12 @@ def _caption(report: Report) -> str:
 
 def _lay_out(report: Report, style: _Style) -> str:
     first = report.tables[0]
-    parts = [style.title(report.title), style.paragraph(_caption(report))]
+    parts = [style.title(report.title), *map(style.paragraph, (_caption(report), *report.notes))]
     for table in report.tables:
         parts += [style.heading(table.heading), style.table(_accuracies(table, style))]
         if table is first and len(table.rows) > 1:
             parts += [style.heading(f"Against {table.baseline}"), style.paragraph(f"By row: {AGAINST}.")]
             parts.append(style.table(_differences(table)))
-    parts += [style.paragraph(note) for note in report.notes]
     return "\n\n".join(parts) + "\n"
 
 
