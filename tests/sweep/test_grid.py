@@ -154,3 +154,18 @@ def test_a_column_that_is_no_domain_is_refused() -> None:
     )
     with pytest.raises(InputError, match=r"unknown column 'stret'.*'street'"):
         plan_grid("x", experiment)
+
+
+def test_several_folders_are_columns_by_their_names_where_these_differ(small_folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "one").mkdir()
+    folders = [tmp_path / "sites", tmp_path / "one" / "cameras", tmp_path / "cameras"]
+    for folder in folders:
+        folder.symlink_to(small_folder, target_is_directory=True)
+    one = {"about": "x", "baseline": "plain", "rows": {"plain": {"method": "vanilla"}}}
+    for chosen, columns in (
+        (folders[:2], ("sites", "cameras", AVERAGE)),
+        (folders[1:], (str(folders[1]), str(folders[2]), AVERAGE)),
+    ):
+        grid = plan_grid("mine", Experiment.model_validate({**one, "data": list(map(str, chosen))}))
+        assert grid.columns == columns
+        assert {run.data for run in grid.runs} == set(map(str, chosen)) and len(grid.runs) == 2 * 3 * 3

@@ -165,7 +165,9 @@ def _columns(
     if len(sets) > 1:
         if targets:
             raise InputError(f"--targets needs one set of data, this experiment has {len(sets)}: choose it with --data")
-        return {d: [(d, target) for target in _domains(d, root)] for d in sets}
+        names = [Path(d).name for d in sets]
+        titles = names if len(set(names)) == len(sets) else sets  # folders by their names, where these tell them apart
+        return {title: [(d, target) for target in _domains(d, root)] for title, d in zip(titles, sets, strict=True)}
     data = next(iter(sets))
     known = _domains(data, root)
     domains = [column for column in order or known if column != AVERAGE]
