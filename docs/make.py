@@ -32,7 +32,8 @@ NOTES = {
     "choose-crop": "The same with crops that keep at least so much of the area; here `the recipe` is today's. No digit"
     " is mirrored.",
     "table-crops": "What that choice came to on the targets: the table of section `table` once more, with crops of 80"
-    " to 100 % of the area and translations up to 5 px. Kernels had been compiled before.",
+    " to 100 % of the area and translations up to 5 px. Kernels had been compiled before. The recipe had these values"
+    " then; `changes` was entered by hand.",
     "choose-vanilla": "The same for Vanilla.",
     "pacs": "PACS at 160 px, 4 targets × 2 seeds × 3 members, in one stack. A part of `evaluate` is in `files and"
     " the rest` here: the clock stopped before the GPU did.",

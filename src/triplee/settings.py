@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 BACKBONES = ("digit-cnn", "resnet18", "resnet50")  # and timm:NAME
 WEIGHT_SUFFIXES = (".pth", ".pt", ".safetensors")
 Selection = Literal["source-val", "leave-one-out", "oracle"]
+FILE_KEYS = {"weights": ("none", "imagenet"), "stylizer": ("fit",)}  # recipe keys that name a file, but for these words
 
 
 class InputError(Exception):
@@ -186,6 +187,5 @@ def make_recipe(values: Mapping[str, Any], base: Recipe | None = None) -> Recipe
 
 def files_in_full(recipe: Recipe) -> Recipe:
     """With the whole paths of its files, so that the run can go on from another working folder."""
-    named = {"weights": ("none", "imagenet"), "stylizer": ("fit",)}
-    paths = {key: getattr(recipe, key) for key, names in named.items() if getattr(recipe, key) not in names}
+    paths = {key: getattr(recipe, key) for key, words in FILE_KEYS.items() if getattr(recipe, key) not in words}
     return make_recipe({key: str(user_path(path).absolute()) for key, path in paths.items()}, recipe)

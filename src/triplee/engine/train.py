@@ -191,8 +191,8 @@ def _check(pool: Pool, runs: Sequence[Run]) -> list[list[Run]]:
         ]
         for run in runs
     ]
-    for run in (fold for folds in folds_R for fold in folds):
-        _given_stylizer(run)
+    for fold in (fold for folds in folds_R for fold in folds):
+        _given_stylizer(fold)
     return folds_R
 
 

@@ -17,7 +17,7 @@ from triplee.engine.classifier import Classifier
 from triplee.engine.loading import HUB_CONFIG, HUB_WEIGHTS
 from triplee.engine.selection import describe_calibration, describe_selection
 from triplee.runfolder import write_atomically, write_tensors
-from triplee.settings import InputError
+from triplee.settings import FILE_KEYS, InputError
 
 
 def export_hub(classifier: Classifier, folder: Path) -> None:
@@ -49,7 +49,7 @@ def _config(classifier: Classifier) -> dict[str, Any]:
         },
         "data": data,
         "precision": "float32",
-        "recipe": {**recipe, **{key: Path(recipe[key]).name for key in ("weights", "stylizer")}},
+        "recipe": {**recipe, **{key: Path(recipe[key]).name for key in FILE_KEYS}},
         "result": {**classifier.result, "data": data} if classifier.result else None,
     }
 

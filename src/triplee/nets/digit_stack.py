@@ -33,7 +33,7 @@ def most_views(has_contrast: bool, device: torch.device) -> int:
     if not has_contrast:
         return MOST_VIEWS
     shared = driver.active.utils.get_device_properties(device.index or 0)["max_shared_mem"]
-    return min(MOST_VIEWS, triton.next_power_of_2(shared // CONTRAST_BYTES + 1) // 2)  # rows of a block are a power
+    return min(MOST_VIEWS, triton.next_power_of_2(shared // CONTRAST_BYTES + 1) // 2)  # a block has a power of two rows
 
 
 @dataclass(frozen=True)

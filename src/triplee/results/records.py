@@ -17,7 +17,7 @@ import numpy as np
 from triplee.recipes import DESCRIPTIONS, RECIPES
 from triplee.results.statistics import Estimate, estimate
 from triplee.runfolder import RunFolder, damaged, read_config, read_tensors, recipe_of
-from triplee.settings import InputError, Recipe, make_recipe
+from triplee.settings import FILE_KEYS, InputError, Recipe, make_recipe
 
 DEEPEST = 4  # folders below those named in which runs are looked for
 TITLES = {
@@ -221,10 +221,9 @@ def _titles(records: Sequence[Record]) -> list[str]:
             is_unknown = key == "teacher" and len(rivals) > 1  # a teacher that is gone: no more to be said of it
             alike = sum(other.told.get(key, value) == value for other in rivals)
             if is_unknown or 2 * alike <= len(rivals):
-                is_file = key.split()[-1] in ("weights", "stylizer")
                 *owner, name = key.split()
                 symbol = " ".join([*owner, SYMBOLS.get(name, name)])
-                differing.append(f"{symbol}={Path(value).name if is_file else value}")
+                differing.append(f"{symbol}={Path(value).name if name in FILE_KEYS else value}")
         titles.append(f"{word} ({', '.join(differing)})" if differing else word)
     # The same recipe under two names.
     names = [record.config["recipe_name"] for record in records]

@@ -10,7 +10,7 @@ from triplee.engine.selection import SELECTIONS, best_epoch
 from triplee.results.statistics import mean_by_seed
 from triplee.results.tables import FAILED, FORMATS, NOT_ASKED, UNFINISHED, Cell, Report, Table
 from triplee.runfolder import write_atomically
-from triplee.settings import InputError
+from triplee.settings import FILE_KEYS, InputError
 from triplee.sweep.experiment import AVERAGE
 from triplee.sweep.grid import Grid, PlannedRun
 from triplee.sweep.run import SweepFolder
@@ -32,15 +32,12 @@ def make_report(grid: Grid, folder: SweepFolder) -> Report:
     epochs = sorted({run.recipe.epochs for run in grid.runs})
     title = f"{grid.name} on {data}, epochs: {' or '.join(map(str, epochs))}"
     notes = [] if asked else ["Leave-one-domain-out cross-validation needs runs with `--set selection=leave-one-out`."]
-    changed = [f"`{key}={_shown(value)}`" for key, value in grid.changes.items() if key != "epochs"]
+    # Of a file its name: where it lay says nothing to whoever reads the table.
+    told = {key: Path(value).name if key in FILE_KEYS else value for key, value in grid.changes.items()}
+    changed = [f"`{key}={value}`" for key, value in told.items() if key != "epochs"]
     if changed:
         notes.insert(0, f"Changed in every row that does not say otherwise: {', '.join(changed)}.")
     return Report(title, grid.seeds, grid.paper_label, tables, tuple(notes))
-
-
-def _shown(value: object) -> object:
-    """Of a file its name: where it lay says nothing to whoever reads the table."""
-    return Path(value).name if isinstance(value, str) and value else value
 
 
 def _read_accuracies(run: PlannedRun, folder: SweepFolder) -> dict[str, float]:
