@@ -5,13 +5,13 @@ agree to rounding; on a GPU the kernels multiply in bfloat16, and the first step
 """
 
 import copy
-from types import SimpleNamespace
 
 import pytest
 import torch
+import torch.nn.functional as F
 
-from triplee.engine.losses import replay_loss
-from triplee.nets.network import Network, build_network
+from triplee.engine.losses import SupConLoss, replay_loss
+from triplee.nets.network import PROJECTION_SIZE, Network, build_network
 from triplee.settings import Recipe, make_recipe
 from triton_interpreter import (
     DEVICE,
@@ -26,6 +26,7 @@ from triton_interpreter import (
 DTYPE = torch.bfloat16 if ON_GPU else torch.float32
 TOLERANCE = 0.03 if ON_GPU else 1e-4
 STEPS, MEMBERS, VIEWS, CLASSES = 2, 2, 8, 5
+SHARED_BYTES = 166912  # what a program of an A100 can have
 
 pytestmark = needs_triton
 
@@ -122,31 +123,56 @@ def test_a_step_is_the_step_of_autograd(values: dict) -> None:
                     )
 
 
-@pytest.mark.parametrize(("shared", "most"), [(232448, 64), (166912, 32), (101376, 32), (3072 * 64, 64)])
-def test_views_of_a_step_as_shared_memory_has_room_for(shared: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    from triplee.nets import digit_stack
+@runs_kernels
+@pytest.mark.parametrize(("views", "count"), [(8, 1), (16, 16), (32, 20), (64, 64), (96, 90), (128, 128), (128, 100)])
+def test_losses_of_many_views_are_those_of_autograd(views: int, count: int) -> None:
+    """The losses' kernel by itself, in a table's second step, beside a member of all views: gradients, and zeros."""
+    from triplee.nets.digit_head_kernels import losses
+    from triplee.nets.digit_stack import loss_blocks
 
-    utils = SimpleNamespace(get_device_properties=lambda index: {"max_shared_mem": shared})
-    monkeypatch.setattr(digit_stack, "driver", SimpleNamespace(active=SimpleNamespace(utils=utils)))
-    gpu = torch.device("cuda")
-    assert digit_stack.most_views(True, gpu) == most and digit_stack.most_views(False, gpu) == 128
+    weight, temperature, generator = 0.7, 0.1, torch.Generator().manual_seed(views)
+    logits = torch.randn(MEMBERS, views, CLASSES, generator=generator).to(DEVICE)
+    projections = 3 * torch.randn(MEMBERS, views, PROJECTION_SIZE, generator=generator).to(DEVICE)
+    labels = torch.randint(CLASSES - 1, (STEPS, MEMBERS, views), generator=generator).to(DEVICE)
+    labels[:, :, 0] = CLASSES - 1  # nothing else is of its class
+    counts = torch.tensor([[0, 0], [count, views]], dtype=torch.int32, device=DEVICE)
+    rates = torch.tensor([[0.0, 0.0, 0.0, weight, 1 / temperature]] * MEMBERS, device=DEVICE)
+    sums = torch.zeros(STEPS, MEMBERS, 2, device=DEVICE)
+    gradients = torch.full_like(logits, torch.nan), torch.full_like(projections, torch.nan)
+    rows = max(16, 1 << (views - 1).bit_length())
+    losses[(MEMBERS,)](
+        *(torch.arange(MEMBERS, device=DEVICE), logits, projections, labels, counts, torch.tensor(1, device=DEVICE)),
+        *(rates, sums, *gradients, MEMBERS, views, CLASSES, rows, 16, PROJECTION_SIZE),
+        CONTRAST=True,
+        **loss_blocks(rows),
+    )
+    for member, valid in enumerate((count, views)):
+        inputs = [tensor[member].double().requires_grad_() for tensor in (logits, projections)]
+        own = labels[1, member, :valid]
+        cross_entropy = F.cross_entropy(inputs[0][:valid], own)
+        contrast = SupConLoss(temperature)(inputs[1][:valid], own)
+        (cross_entropy + weight * contrast).backward()
+        assert sums[1, member].tolist() == pytest.approx([float(cross_entropy), float(contrast)], rel=1e-5, abs=1e-6)
+        for got, expected in zip(gradients, inputs, strict=True):
+            assert apart(got[member], expected.grad) < 1e-5
+            assert not got[member, valid:].any()
 
 
 @starts_interpreter
-@pytest.mark.parametrize("views", [16, 64])
+@pytest.mark.parametrize("rows", [16, 32, 64, 128])
 @pytest.mark.parametrize("capability", [80, 90])
-def test_the_contrast_takes_no_more_shared_memory_than_is_counted(views: int, capability: int) -> None:
-    """Compiled for a GPU that need not be there."""
+def test_the_contrast_fits_shared_memory(rows: int, capability: int) -> None:
+    """Compiled for a GPU that need not be there; an A100 has the least shared memory of the two."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
     from triplee.nets.digit_head_kernels import losses
-    from triplee.nets.digit_stack import CONTRAST_BYTES
-    from triplee.nets.network import PROJECTION_SIZE
+    from triplee.nets.digit_stack import loss_blocks
 
-    names = losses.arg_names
-    constants = {"ROWS": views, "CLASSES": 16, "SIZE": PROJECTION_SIZE, "CONTRAST": True}
+    names, blocks = losses.arg_names, loss_blocks(rows)
+    options = {"num_warps": blocks.pop("num_warps")}
+    constants = {"ROWS": rows, "CLASSES": 16, "SIZE": PROJECTION_SIZE, "CONTRAST": True, **blocks}
     kinds = {"active": "*i64", "labels": "*i64", "step": "*i64", "counts": "*i32"}
     kinds |= dict.fromkeys(("members", "views", "classes"), "i32") | dict.fromkeys(constants, "constexpr")
     source = ASTSource(
@@ -154,8 +180,8 @@ def test_the_contrast_takes_no_more_shared_memory_than_is_counted(views: int, ca
         {name: kinds.get(name, "*fp32") for name in names},
         {(names.index(name),): value for name, value in constants.items()},
     )
-    compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32))
-    assert 0 < compiled.metadata.shared <= CONTRAST_BYTES * views
+    compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
+    assert 0 < compiled.metadata.shared <= SHARED_BYTES
 
 
 @runs_kernels

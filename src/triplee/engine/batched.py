@@ -15,22 +15,19 @@ from triplee.augment.available import find_kernels
 from triplee.engine.epoch import MemberSpec, MemberTensors, Resident, Share
 from triplee.engine.gpu import Chunk, GpuMembers, activation_bytes
 
+MOST_VIEWS = 128  # more do not fit the registers of a program, and keep a GPU busy without a stack
 EVALUATE_BYTES = 256 << 20  # of the first layer's outputs
 
 
 def batch_key(spec: MemberSpec, resident: Resident) -> object:
     """Members of equal keys may be batched; none: this member may not."""
-    recipe, has_contrast = spec.recipe, spec.recipe.supcon_weight > 0
+    recipe = spec.recipe
     fits = recipe.backbone == "digit-cnn" and resident.precision == "bfloat16" and find_kernels("cuda") is not None
     smallest = np.diff(spec.plan(0).bounds).min() * recipe.replay
     # Our kernels learn labels, and a single view has nothing to contrast with.
-    if not fits or spec.teacher or smallest < 2:
+    if not fits or spec.teacher or smallest < 2 or spec.views_per_step > MOST_VIEWS:
         return None
-    from triplee.nets.digit_stack import most_views  # needs Triton
-
-    if spec.views_per_step > most_views(has_contrast, resident.device):
-        return None
-    return recipe.image_size, spec.num_classes, spec.views_per_step, has_contrast
+    return recipe.image_size, spec.num_classes, spec.views_per_step, recipe.supcon_weight > 0
 
 
 def slot_bytes(spec: MemberSpec) -> int:

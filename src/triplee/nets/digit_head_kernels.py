@@ -150,11 +150,13 @@ def norm_backward(
 @triton.jit
 def losses(
     active, logits, projections, labels, counts, step, rates, sums, logit_gradients, projection_gradients, members,
-    views, classes, ROWS: tl.constexpr, CLASSES: tl.constexpr, SIZE: tl.constexpr, CONTRAST: tl.constexpr,
+    views, classes, ROWS: tl.constexpr, CLASSES: tl.constexpr, SIZE: tl.constexpr, DEPTH: tl.constexpr,
+    CONTRAST: tl.constexpr,
 ):  # fmt: skip
     """Eq. 1 and 2 with their gradients, a program per member; adds the two losses to `sums` (S, M, 2).
 
-    `rates` (M, 5): learning rate, momentum, weight decay, weight of the contrast, 1 / temperature.
+    `rates` (M, 5): learning rate, momentum, weight decay, weight of the contrast, 1 / temperature. Projections are read
+    twice, DEPTH of their SIZE numbers at a time: whole they would not fit shared memory.
     """
     slot = tl.program_id(0).to(tl.int64)
     member = tl.load(active + slot)
@@ -181,29 +183,35 @@ def losses(
 
     if CONTRAST:
         weight, sharpness = tl.load(rates + member * 5 + 3), tl.load(rates + member * 5 + 4)
-        d = tl.arange(0, SIZE)
-        place = (slot * views + view)[:, None] * SIZE + d[None, :]
-        p = tl.load(projections + place, mask=valid[:, None], other=0.0)
-        length = tl.maximum(tl.sqrt(tl.sum(p * p, 1)), 1e-12)
-        u = p / length[:, None]
-        similarity = tl.dot(u, tl.trans(u), input_precision="tf32x3") * sharpness
+        place = (slot * views + view)[:, None] * SIZE + tl.arange(0, DEPTH)[None, :]
+        squares = tl.zeros([ROWS], tl.float32)
+        products = tl.zeros([ROWS, ROWS], tl.float32)
+        for start in range(0, SIZE, DEPTH):
+            p = tl.load(projections + place + start, mask=valid[:, None], other=0.0)
+            squares += tl.sum(p * p, 1)
+            products = tl.dot(p, tl.trans(p), products, input_precision="tf32x3")
+        length = tl.maximum(tl.sqrt(squares), 1e-12)
         other = valid[:, None] & valid[None, :] & (view[:, None] != view[None, :])
         positive = other & (label[:, None] == label[None, :])
-        similarity = tl.where(other, similarity, -1e30)
-        similarity -= tl.max(similarity, 1)[:, None]
-        exponential = tl.where(other, tl.exp(similarity), 0.0)
-        total = tl.sum(exponential, 1)
-        total = tl.where(total > 0, total, 1.0)
+        similarity = tl.where(other, products / (length[:, None] * length[None, :]) * sharpness, -1e30)
+        largest = tl.max(similarity, 1)
+        total = tl.sum(tl.exp(similarity - largest[:, None]), 1)
         positives = tl.sum(tl.where(positive, 1.0, 0.0), 1)
         each = 1 / tl.maximum(positives, 1.0)
-        alike = tl.sum(tl.where(positive, similarity, 0.0), 1) - positives * tl.log(total)
+        alike = tl.sum(tl.where(positive, similarity - largest[:, None], 0.0), 1) - positives * tl.log(total)
         contrast = -tl.sum(tl.where(valid, alike * each, 0.0), 0) / count
         tl.store(sums + moment * 2 + 1, contrast)
-        pull = tl.where(positive, each[:, None], 0.0)
-        push = exponential / total[:, None] * (positives * each)[:, None]
-        g = (push - pull) * (weight * sharpness / count)
-        turned = tl.dot(g + tl.trans(g), u, input_precision="tf32x3")
-        turned = (turned - u * tl.sum(turned * u, 1)[:, None]) / length[:, None]
-        tl.store(projection_gradients + place, tl.where(valid[:, None], turned, 0.0), mask=(view < views)[:, None])
+        # A similarity counts for both of its views; it is symmetric, so nothing has to be transposed.
+        share = positives * each / total
+        push = tl.exp(similarity - largest[:, None]) * share[:, None]
+        push += tl.exp(similarity - largest[None, :]) * share[None, :]
+        g = push - tl.where(positive, each[:, None] + each[None, :], 0.0)
+        along = tl.sum(g * similarity, 1)  # of the gradient below, along u: a change of length changes nothing
+        scale = weight / count / length
+        for start in range(0, SIZE, DEPTH):
+            u = tl.load(projections + place + start, mask=valid[:, None], other=0.0) / length[:, None]
+            turned = tl.dot(g, u, input_precision="tf32x3") * sharpness - u * along[:, None]
+            turned = tl.where(valid[:, None], turned * scale[:, None], 0.0)
+            tl.store(projection_gradients + place + start, turned, mask=(view < views)[:, None])
     else:
         tl.store(sums + moment * 2 + 1, 0.0)

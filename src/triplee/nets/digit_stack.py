@@ -14,7 +14,6 @@ from dataclasses import dataclass
 import torch
 import triton
 from torch import Tensor
-from triton.runtime import driver
 
 from triplee.nets import digit_head_kernels as head_kernels
 from triplee.nets import digit_kernels as kernels
@@ -24,16 +23,11 @@ from triplee.nets.update_kernel import RATES, update_members
 
 CONVOLUTIONS = tuple(f"backbone.layers.{k}" for k in (0, 3, 6, 9))
 ALIGNMENT = 16  # elements: each layer begins where a wide load may
-MOST_VIEWS = 128  # more do not fit the registers of a program, and keep a GPU busy without a stack
-CONTRAST_BYTES = 3072  # of shared memory for each view: the contrast compares all views of a member in one program
 
 
-def most_views(has_contrast: bool, device: torch.device) -> int:
-    """How many views of a member a step can have on that GPU."""
-    if not has_contrast:
-        return MOST_VIEWS
-    shared = driver.active.utils.get_device_properties(device.index or 0)["max_shared_mem"]
-    return min(MOST_VIEWS, triton.next_power_of_2(shared // CONTRAST_BYTES + 1) // 2)  # a block has a power of two rows
+def loss_blocks(rows: int) -> dict[str, int]:
+    """How `losses` takes projections of so many rows apart, and its warps: as registers have room for them."""
+    return {"DEPTH": min(PROJECTION_SIZE, max(32, 2048 // rows)), "num_warps": 4 if rows <= 32 else 8}
 
 
 @dataclass(frozen=True)
@@ -215,7 +209,9 @@ class DigitStack:
         head_kernels.losses[(len(active),)](
             *(active, self.logits, self.projections, labels, counts, self.step_number, self.rates, sums),
             *(self.logit_gradients, self.projection_gradients, self.num_members, self.views, self.num_classes),
-            *(self._rows, max(16, triton.next_power_of_2(self.num_classes)), PROJECTION_SIZE, self.has_head),
+            *(self._rows, max(16, triton.next_power_of_2(self.num_classes)), PROJECTION_SIZE),
+            CONTRAST=self.has_head,
+            **loss_blocks(self._rows),
         )
         self._linear_back("classifier", features, self.logit_gradients, self.back[-1], active)
         if self.has_head:
