@@ -119,7 +119,7 @@ def test_groups_on_a_gpu_share_a_pool_and_on_a_cpu_stand_alone() -> None:
     assert sorted(run.name for group in groups for run in group) == sorted(run.name for run in runs)
     for group in groups:
         assert len({(r.data, r.recipe.image_size, r.recipe.batch_size * r.recipe.replay) for r in group}) == 1
-        is_small = group[0].recipe.batch_size * group[0].recipe.replay <= 64  # else they are no batch
+        is_small = group[0].recipe.batch_size * group[0].recipe.replay <= 128  # else they are no batch
         assert sum(run.recipe.members for run in group) <= (108 if is_small else 36)
     assert max(len(group) for group in groups) >= 36 and len(groups) <= 7
     assert len(group_runs(runs, "cuda", 8)) >= 8

@@ -15,6 +15,7 @@ from typing import Protocol
 
 import filelock
 
+from triplee.engine.batched import MOST_VIEWS
 from triplee.engine.interrupt import stop_on_interrupt
 from triplee.engine.train import Interrupted
 from triplee.runfolder import RunFolder, read_config, read_tensors, recipe_of, unwritable, write_atomically
@@ -26,7 +27,7 @@ MOST_CRASHES = 2  # of its worker, after which a run counts as failed: a killed 
 LOOK_EVERY_SECONDS = 1.0
 # A GPU trains digit networks of one shape as one batch, as long as their steps are small; ResNets and the rest side by
 # side on streams (docs/performance.md).
-MEMBERS_IN_A_BATCH, MOST_VIEWS_IN_A_BATCH = 108, 64
+MEMBERS_IN_A_BATCH = 108
 MEMBERS_ON_STREAMS = 36
 
 
@@ -167,7 +168,7 @@ def group_runs(runs: Sequence[PlannedRun], device: str, num_workers: int) -> lis
         for run in alike:
             if room < run.recipe.members:
                 groups.append([])
-                is_small = run.recipe.batch_size * run.recipe.replay <= MOST_VIEWS_IN_A_BATCH
+                is_small = run.recipe.batch_size * run.recipe.replay <= MOST_VIEWS
                 is_batched = run.recipe.backbone == "digit-cnn" and is_small
                 room = min(share, MEMBERS_IN_A_BATCH if is_batched else MEMBERS_ON_STREAMS)
             groups[-1].append(run)
