@@ -34,6 +34,9 @@ NOTES = {
     "table-crops": "What that choice came to on the targets: the table of section `table` once more, with crops of 80"
     " to 100 % of the area and translations up to 5 px. Kernels had been compiled before. The recipe had these values"
     " then; `changes` was entered by hand.",
+    "choose-fourier": "Weight and temperature of the contrast, rates, and the Fourier op for every fourth view, with"
+    " today's recipe (73.68 in section `choose-crop`, window 6) for the rest.",
+    "table-fourier": "What that choice came to on the targets. PACS was trained beside it, so the times are too long.",
     "choose-vanilla": "The same for Vanilla.",
     "pacs": "PACS at 160 px, 4 targets × 2 seeds × 3 members, in one stack. A part of `evaluate` is in `files and"
     " the rest` here: the clock stopped before the GPU did.",
