@@ -1,26 +1,32 @@
 """Values of a recipe by leaving out one source more: the way digits recipes were chosen, in which no target is seen.
 
 For target T each other domain H is held out in turn, members train on the rest, and the ensemble's accuracy on H after
-the last epoch counts; T's images take no part. All settings train in one stack, and windows of averaged weights are
-tried on the same training. For a GPU, and digit networks. Not a bench of speed: it writes a table of accuracies.
+the last epoch counts; T's images take no part, nor in fitting stylizers. All settings train in one stack, and windows
+of averaged weights are tried on the same training. For a GPU, and digit networks. Not a bench of speed: it writes a
+table of accuracies.
 
     python bench/choose.py DIGITS_DG --epochs 60 --try lr=0.002 --try lr=0.003,lr_gamma=1   # bench/results/choose.json
 """
 
 import argparse
 import statistics
+import tempfile
 import time
+from itertools import permutations, product
 from pathlib import Path
 from typing import Any
 
 from measuring import DEVICE, save
 from triplee.cli.choices import choose_recipe
 from triplee.data.load import load_data
+from triplee.data.pool import Pool
 from triplee.data.split import split_pool
 from triplee.engine.ensemble import accuracies
 from triplee.engine.epoch import EpochProgress
 from triplee.engine.run_state import Run
 from triplee.engine.stack import Stack, native_precision
+from triplee.engine.stylizers import find_stylizer
+from triplee.nets.stylizer import Stylizer
 from triplee.settings import Recipe, make_recipe
 
 
@@ -43,13 +49,31 @@ class Averages:
             networks.averages.copy_(average)
 
 
+class Stylizers:
+    """One for each set of source domains, which runs over the same domains share."""
+
+    def __init__(self, pool: Pool) -> None:
+        self.pool, self.fitted = pool, dict[tuple[str, ...], Stylizer]()
+
+    def of(self, run: Run) -> Stylizer | None:
+        domains = run.split.source_domains
+        if not run.recipe.restyles:
+            return None
+        if domains not in self.fitted:
+            print(f"fitting a stylizer on {', '.join(domains)}", flush=True)
+            with tempfile.TemporaryDirectory() as scratch:
+                own_file = Path(scratch) / "stylizer.safetensors"
+                self.fitted[domains] = find_stylizer(run.recipe, self.pool, domains, own_file, DEVICE, lambda *_: False)
+        return self.fitted[domains]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", help="a folder <domain>/<class>/<image>, a benchmark's name or digits")
     parser.add_argument("--root", type=Path, help="folder that holds the benchmarks")
     parser.add_argument("--recipe", default="digits-triplee-fourier")
     parser.add_argument("--epochs", type=int, default=100, help="decays come as early as these are fewer than 100")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seeds", type=int, default=1, help="how many, from 0")
     parser.add_argument("--windows", default="1,5,10,20,40", help="epochs that weights are averaged over")
     parser.add_argument("--try", action="append", default=[], metavar="KEY=VALUE,...", dest="settings")
     parser.add_argument("--name", default="choose", help="of the JSON file")
@@ -62,15 +86,12 @@ def main() -> None:
         settings[setting] = make_recipe(steps, recipe)
     any_recipe = next(iter(settings.values()))
     pool = load_data(options.data, any_recipe.image_size, root=options.root)
-    runs, specs = [], []
-    for setting, recipe in settings.items():
-        for target in pool.domains:
-            for held_out in pool.domains:
-                if held_out != target:
-                    split = split_pool(pool, held_out, options.seed, left_out=target)
-                    run = Run(split, recipe, Path(), setting, options.seed)
-                    runs.append((setting, target, split, range(len(specs), len(specs) + recipe.members)))
-                    specs += run.member_specs(pool)
+    stylizers, runs, specs = Stylizers(pool), [], []
+    for (setting, recipe), seed in product(settings.items(), range(options.seeds)):
+        for target, held_out in permutations(pool.domains, 2):
+            run = Run(split_pool(pool, held_out, seed, left_out=target), recipe, Path(), setting, seed)
+            runs.append((run, target, range(len(specs), len(specs) + recipe.members)))
+            specs += run.member_specs(pool, stylizers.of(run))
     stack = Stack(specs, pool.images_NCHW, pool.labels_N, DEVICE, native_precision(any_recipe, DEVICE))
     averaged, began = Averages(stack, windows, options.epochs), time.monotonic()
     for epoch in range(options.epochs):
@@ -85,12 +106,16 @@ def main() -> None:
         averaged.choose(window)
         for setting in settings:
             found: dict[str, list[float]] = {}
-            for name, target, split, members in runs:
-                if name == setting:
-                    outputs = stack.probabilities(members, split.target_N)
-                    found.setdefault(target, []).append(accuracies(outputs, pool.labels_N[split.target_N])[0])
-            row = {target: round(statistics.mean(values), 2) for target, values in found.items()}
-            mean = round(statistics.mean(row.values()), 2)
+            by_seed: dict[str, list[float]] = {}
+            for run, target, members in runs:
+                if run.recipe_name == setting:
+                    images_N = run.split.target_N
+                    accuracy, _ = accuracies(stack.probabilities(members, images_N), pool.labels_N[images_N])
+                    found.setdefault(target, []).append(accuracy)
+                    by_seed.setdefault(f"seed {run.seed}", []).append(accuracy)
+            by_seed = by_seed if len(by_seed) > 1 else {}
+            row = {name: round(statistics.mean(values), 2) for name, values in {**found, **by_seed}.items()}
+            mean = round(statistics.mean(row[target] for target in found), 2)
             rows.append({"what": setting or "the recipe", "averaged epochs": window, **row, "mean": mean})
             print(rows[-1], flush=True)
     save(options.name, rows)
