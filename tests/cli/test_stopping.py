@@ -177,7 +177,7 @@ def test_a_loss_that_is_no_number_stops_the_run_and_keeps_what_was_good(
         answer = call(*train_command(small_folder, out, lr=lr, members=1, batch_size=500, epochs=30))
         assert answer.returncode == 2 and "Traceback" not in answer.stderr
         *epochs, last = answer.stderr.splitlines()
-        place = "the loss became NaN or infinite at epoch (.+), step 1, member 1: lower lr and choose another --out"
+        place = "the loss became NaN or infinite at epoch (.+), step 1, member 1: train anew with a lower lr"
         kept = rf"; the state after epoch (\d+) is kept in {re.escape(str(out))}" if name == "late" else ""
         match = re.fullmatch(f"triplee: {place}{kept}", last)
         assert match and int(match[1]) == len(epochs) + 1 == len(RunFolder(out).read_metrics()) + 1

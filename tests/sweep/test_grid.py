@@ -39,6 +39,13 @@ def test_some_targets_have_no_average_of_the_papers_to_compare_with() -> None:
     assert plan("members", targets=["syn"]).columns == ("syn",)
 
 
+def test_only_rows_that_the_paper_prints_are_compared_with_it() -> None:
+    grid = plan("replay", rows=["b = 4 r = 4", "b = 8 r = 8"])
+    assert grid.paper_label == "Table 9" and {row for row, _ in grid.paper} == {"b = 4 r = 4"}
+    grid = plan("replay", rows=["b = 2 r = 2", "b = 8 r = 8"])
+    assert not grid.paper_label and not grid.paper
+
+
 def test_several_sets_are_columns_over_their_targets() -> None:
     grid = plan("benchmarks")
     assert grid.columns[0] == AVERAGE and grid.columns[1:] == grid.data

@@ -201,7 +201,7 @@ class RunState:
                     f"; the state after epoch {self.saved_epoch} is kept in {self.run.out}" if self.saved_epoch else ""
                 )
                 place = f"epoch {self.epoch + 1}, step {step}, member {index + 1}"
-                raise Diverged(f"the loss became NaN or infinite at {place}: lower lr and choose another --out{kept}")
+                raise Diverged(f"the loss became NaN or infinite at {place}: train anew with a lower lr{kept}")
 
     def finish(self, progress: EpochProgress, pool: Pool) -> dict[str, Any]:
         """Write the result; the state, of no more use, goes."""

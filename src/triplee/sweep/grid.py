@@ -118,15 +118,16 @@ def plan_grid(
         for column, places in columns.items()
         for seed in seeds
     }
+    rows = tuple(dict.fromkeys(row for row, _, _ in cells))
     figures = {
         (row, column): figure
         for row, printed in (paper.figures.items() if paper else ())
+        if row in rows
         for column, figure in zip(paper.columns if paper else (), printed, strict=True)
         # The paper's average is over all columns, so it is no match for one over some.
         if column in columns or (column == AVERAGE and len(columns) == len(printed) - 1)
     }
     titles = [c for c in paper.columns if c in columns or c == AVERAGE] if paper else [*columns, AVERAGE]
-    rows = tuple(dict.fromkeys(row for row, _, _ in cells))
     baseline = repeated.get(experiment.baseline, experiment.baseline)
     is_anothers_name = name in experiment_names() and load_experiment(name)[1] != experiment
     return Grid(
@@ -136,7 +137,7 @@ def plan_grid(
         columns=tuple(titles if len(columns) > 1 else columns),
         seeds=seeds,
         baseline=baseline if baseline in rows else rows[0],
-        paper_label=paper.label if paper else "",
+        paper_label=paper.label if paper and figures else "",
         paper=figures,
         cells=cells,
         is_adapted=bool(narrowed or targets or num_seeds or changes or is_anothers_name),
