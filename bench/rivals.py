@@ -17,6 +17,7 @@ from measuring import DEVICE
 from pillow_style import pillow_view
 from triplee import SupConLoss
 from triplee.augment import apply_draw
+from triplee.augment.style import StyleTable
 from triplee.engine.epoch import MemberSpec, Share
 from triplee.engine.member import Member
 from triplee.engine.stack import native_precision
@@ -116,14 +117,16 @@ def usual_loop(
 
 def eager_member(images_NCHW: Tensor, labels_N: np.ndarray, spec: MemberSpec, steps: int) -> Callable[[], None]:
     """The engine's own step, eagerly and for one member: resident images, the views of a batch at a time."""
-    member = Member(spec, DEVICE, native_precision(spec.recipe, DEVICE))
+    precision = native_precision(spec.recipe, DEVICE)
+    member = Member(spec, DEVICE, precision)
     images, labels = images_NCHW.to(DEVICE), torch.from_numpy(labels_N).to(DEVICE)
+    styles = StyleTable(spec.stylizer, images, spec.train_N, precision) if spec.stylizer else None
     share = Share.of(spec, 0)
 
     def take() -> None:
         for start, stop in zip(share.bounds[:steps], share.bounds[1 : steps + 1], strict=True):
             index_V = share.index_V[start:stop]
-            views = apply_draw(images, index_V, share.draw[start:stop])
+            views = apply_draw(images, index_V, share.draw[start:stop], styles)
             member.step(views, labels[torch.from_numpy(index_V).to(DEVICE)])
         wait()
 

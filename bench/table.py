@@ -21,6 +21,7 @@ from triplee.data.load import load_data
 from triplee.data.pool import Pool
 from triplee.data.split import split_pool
 from triplee.engine import train as train_module
+from triplee.engine.epoch import MemberSpec
 from triplee.engine.run_state import Run
 from triplee.engine.stack import Stack, native_precision
 from triplee.engine.train import train_runs
@@ -70,9 +71,8 @@ class EveryTenEpochs:
             print(f"epoch {row['epoch']}: val {val:.1f}  target {target:.1f}  {seconds:.0f} s", flush=True)
 
 
-def eager_steps_per_second(pool: Pool, run: Run) -> list[float]:
+def eager_steps_per_second(pool: Pool, spec: MemberSpec) -> list[float]:
     """Steps per second of one member by itself."""
-    spec = run.member_specs(pool)[0]
     torch.backends.cudnn.benchmark = True  # as the engine's captures have it
     take = eager_member(pool.images_NCHW[:], pool.labels_N, spec, EAGER_STEPS)
     return [EAGER_STEPS / seconds for seconds in time_in_turn({"eager": take}, ROUNDS)["eager"]]
@@ -147,12 +147,13 @@ def main() -> None:
         }
     ]
     print(rows[0])
+    accuracies = accuracy_rows(runs, results)
     if options.eager:
-        eager = eager_steps_per_second(pool, runs[0])
+        eager = eager_steps_per_second(pool, stack.specs[0])
         times = [statistics.median(speeds) / speed for speed in eager]
         rows.append({"what": "one eager member", "steps/s": summary(eager, 1), "stack, times eager": summary(times, 1)})
         print(rows[-1])
-    save(options.name, [*rows, *accuracy_rows(runs, results)])
+    save(options.name, [*rows, *accuracies])
 
 
 if __name__ == "__main__":
