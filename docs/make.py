@@ -37,7 +37,14 @@ NOTES = {
     "choose-fourier": "Weight and temperature of the contrast, rates, and the Fourier op for every fourth view, with"
     " today's recipe (73.68 in section `choose-crop`, window 6) for the rest.",
     "table-fourier": "What that choice came to on the targets. PACS was trained beside it, so the times are too long.",
-    "choose-vanilla": "The same for Vanilla.",
+    "choose-ops": "Which cross-image op, two seeds: Fourier, style, or both, each with stylizers of its own two sources.",
+    "table-both": "What that choice came to on the targets: the table with both cross-image ops, nothing compiled or"
+    " fitted before. `files and the rest` has the fitting of four stylizers, some 30 s. The eager member restyles its"
+    " views too.",
+    "table-both-warm": "The same seeds trained once more, with kernels compiled and stylizers fitted.",
+    "table-style": "The same with style in place of both, kernels compiled and stylizers fitted.",
+    "choose-vanilla": "The same as `choose` for Vanilla.",
+    "table-vanilla": "Vanilla on the targets, one network each, most kernels compiled.",
     "pacs": "PACS at 160 px, 4 targets × 2 seeds × 3 members, in one stack. A part of `evaluate` is in `files and"
     " the rest` here: the clock stopped before the GPU did.",
     "step-gpu": "`percent of the step alone` sets the stack as it trains – plan, draws, views, copies, losses read –"

@@ -189,7 +189,7 @@ def _shift_rows(source: np.ndarray, width: int, b: np.int32, c: np.int32, f: np.
             y += 1
         offset = down * width + shift
         start, stop = max(first * width, -offset), min(y * width, num_pixels - offset)
-        left, right = min(max(-shift, 0), width), max(min(width - shift, width), 0)
+        left, right = i32(min(max(-shift, 0), width)), i32(max(min(width - shift, width), 0))
         for channel in range(3):
             plane, rows = source[channel], out[channel, first * width : y * width]
             if start < stop:
@@ -198,9 +198,13 @@ def _shift_rows(source: np.ndarray, width: int, b: np.int32, c: np.int32, f: np.
                     inside[i] = piece[i]
             # Black where nothing came from, and where pixels came in over a border, out of the row next to theirs.
             for row in range(y - first):
-                for x in range(width):
-                    if x < left or x >= right or not 0 <= first + row + down < height:
-                        rows[np.uint64(row * width + x)] = 0
+                line = rows[row * width : (row + 1) * width]
+                if not 0 <= first + row + down < height:
+                    for x in range(width):
+                        line[x] = 0
+                elif left or right < width:
+                    for x in range(width):
+                        line[x] = line[x] if (i32(x) >= left) & (i32(x) < right) else np.uint8(0)
 
 
 @_inner
