@@ -37,7 +37,7 @@ NOTES = {
     "choose-fourier": "Weight and temperature of the contrast, rates, and the Fourier op for every fourth view, with"
     " today's recipe (73.68 in section `choose-crop`, window 6) for the rest.",
     "table-fourier": "What that choice came to on the targets. PACS was trained beside it, so the times are too long.",
-    "choose-ops": "Which cross-image op, two seeds: Fourier, style, or both, each with stylizers of its own two sources.",
+    "choose-ops": "Which cross-image op, two seeds: Fourier, style or both, with stylizers of a run's own two sources.",
     "table-both": "What that choice came to on the targets: the table with both cross-image ops, nothing compiled or"
     " fitted before. `files and the rest` has the fitting of four stylizers, some 30 s. The eager member restyles its"
     " views too.",
