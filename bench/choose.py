@@ -1,9 +1,9 @@
 """Values of a recipe by leaving out one source more: the way digits recipes were chosen, in which no target is seen.
 
 For target T each other domain H is held out in turn, members train on the rest, and the ensemble's accuracy on H after
-the last epoch counts; T's images take no part, nor in fitting stylizers. All settings train in one stack, and windows
-of averaged weights are tried on the same training. For a GPU, and digit networks. Not a bench of speed: it writes a
-table of accuracies.
+the last epoch counts; T's images take no part, not even in fitting stylizers. All settings train in one stack, and
+windows of averaged weights are tried on the same training. For a GPU, and digit networks. Not a bench of speed: it
+writes a table of accuracies.
 
     python bench/choose.py DIGITS_DG --epochs 60 --try lr=0.002 --try lr=0.003,lr_gamma=1   # bench/results/choose.json
 """
@@ -49,22 +49,13 @@ class Averages:
             networks.averages.copy_(average)
 
 
-class Stylizers:
-    """One for each set of source domains, which runs over the same domains share."""
-
-    def __init__(self, pool: Pool) -> None:
-        self.pool, self.fitted = pool, dict[tuple[str, ...], Stylizer]()
-
-    def of(self, run: Run) -> Stylizer | None:
-        domains = run.split.source_domains
-        if not run.recipe.restyles:
-            return None
-        if domains not in self.fitted:
-            print(f"fitting a stylizer on {', '.join(domains)}", flush=True)
-            with tempfile.TemporaryDirectory() as scratch:
-                own_file = Path(scratch) / "stylizer.safetensors"
-                self.fitted[domains] = find_stylizer(run.recipe, self.pool, domains, own_file, DEVICE, lambda *_: False)
-        return self.fitted[domains]
+def fit_stylizer(run: Run, pool: Pool) -> Stylizer | None:
+    """The stylizer of a run that restyles views; fits are cached by their sources."""
+    if not run.recipe.restyles:
+        return None
+    with tempfile.TemporaryDirectory() as scratch:
+        own_file = Path(scratch) / "stylizer.safetensors"
+        return find_stylizer(run.recipe, pool, run.split.source_domains, own_file, DEVICE, lambda *_: False)
 
 
 def main() -> None:
@@ -86,12 +77,16 @@ def main() -> None:
         settings[setting] = make_recipe(steps, recipe)
     any_recipe = next(iter(settings.values()))
     pool = load_data(options.data, any_recipe.image_size, root=options.root)
-    stylizers, runs, specs = Stylizers(pool), [], []
+    stylizers: dict[object, Stylizer | None] = {}  # one object for all runs with the same: they share its table
+    runs, specs = [], []
     for (setting, recipe), seed in product(settings.items(), range(options.seeds)):
         for target, held_out in permutations(pool.domains, 2):
             run = Run(split_pool(pool, held_out, seed, left_out=target), recipe, Path(), setting, seed)
             runs.append((run, target, range(len(specs), len(specs) + recipe.members)))
-            specs += run.member_specs(pool, stylizers.of(run))
+            key = recipe.restyles, recipe.stylizer, run.split.source_domains
+            if key not in stylizers:
+                stylizers[key] = fit_stylizer(run, pool)
+            specs += run.member_specs(pool, stylizers[key])
     stack = Stack(specs, pool.images_NCHW, pool.labels_N, DEVICE, native_precision(any_recipe, DEVICE))
     averaged, began = Averages(stack, windows, options.epochs), time.monotonic()
     for epoch in range(options.epochs):
