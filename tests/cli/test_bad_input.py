@@ -52,6 +52,7 @@ def test_a_wrong_command_is_one_line(call: Call, command: str, words: list[str])
         ("--set image_size=129", ["image_size 129 does not fit digit-cnn: 16 to 128"]),
         ("--set image_size=8", ["image_size 8 does not fit digit-cnn: 16 to 128"]),
         ("--set lr", ["--set takes KEY=VALUE, not 'lr'"]),
+        ("--set weights=a.pth --weights b.pth", ["--weights and --set weights=… are the same: give one of them"]),
         ("--set =3", ["unknown recipe key ''"]),
         ("--set lr=[1", ["--set 'lr=[1' has a value that cannot be read"]),
         ("--set members=500", ["108 training images cannot feed 500 members: lower members"]),

@@ -47,7 +47,7 @@ def test_a_run_that_always_fails_is_listed_and_the_others_are_in_the_table(
     name = rf"{re.escape(str(tmp_path))}/out/mine-{small_folder.name}-[0-9a-f]{{6}}"
     assert re.fullmatch(rf"triplee: tables are in {name}\.md, \.tex and \.csv", table)
     assert all("failed: the loss became NaN or infinite" in line for line in (first, second))
-    assert last == "triplee: 2 of 4 runs failed: try with --retry-failed"
+    assert last == "triplee: 2 of 4 runs failed: try them again with --retry-failed once the cause is gone"
     before = contents(tmp_path / "out" / "runs")
     again = call(*words, "--format", "csv")
     assert again.returncode == 1 and contents(tmp_path / "out" / "runs") == before
@@ -70,17 +70,29 @@ def test_what_is_asked_wrongly_is_one_line_and_leaves_nothing(call: Call, small_
         "unknown target 'pink'": ["--targets", "pink"],
         "unknown recipe key 'epoch'": ["--set", "epoch=3"],
         "--set takes KEY=VALUE": ["--set", "epochs"],
+        "--epochs and --set epochs=… are the same": ["--set", "epochs=3", "--epochs", "2"],
     }.items():
         assert_refused(call(*good, *more), line)
     assert_refused(call(*good, "--address", "auto"), "--address is for --engine ray")
     assert_refused(call("sweep", "pacs", "--root", tmp_path, "--out", tmp_path / "out"), "pacs", str(tmp_path))
     resnet = ["--set", "backbone=resnet18", "--set", "image_size=32"]
-    assert_refused(call(*good, *resnet, "--weights", tmp_path / "none.pth"), "none.pth does not exist")
+    weights = ["--set", f"weights={tmp_path / 'none.pth'}"]
+    assert_refused(call(*good, *resnet, *weights), "none.pth does not exist")
     style = ["--set", "ops=style", "--set", f"stylizer={tmp_path / 'none.safetensors'}"]
     rows = {"Vanilla": {"method": "vanilla"}, "style": {"method": "triplee-fourier"}}
     assert_refused(call(*command(tmp_path, small_folder, *style, rows=rows)), "none.safetensors does not exist")
     assert_refused(call(*good, "--engine", "ray", "--gpus", "1.5"), "--gpus 1.5")
     assert not (tmp_path / "out").exists()
+
+
+def test_what_rows_are_compared_with_is_said_where_the_baseline_is_left_out(
+    call: Call, small_folder: Path, tmp_path: Path
+) -> None:
+    rows = {"Vanilla": {"method": "vanilla"}, **{f"m = {m}": {"set": {"members": m}} for m in (1, 2)}}
+    words = command(tmp_path, small_folder, "--targets", "red", "--rows", "m = 1,m = 2", epochs=1, rows=rows)
+    answer = call(*words)
+    assert answer.returncode == 0 and "## Against m = 1" in answer.stdout
+    assert "triplee: rows are compared with 'm = 1': 'Vanilla' is not among them" in answer.stderr.splitlines()
 
 
 def test_images_that_have_changed_are_not_mixed_into_a_table(call: Call, small_folder: Path, tmp_path: Path) -> None:

@@ -290,7 +290,7 @@ def test_offline(hub: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "the imagenet weights of resnet18 cannot be fetched "
         f"(<urlopen error [Errno {errno.ECONNREFUSED}] Connection refused>): "
         f"put http://127.0.0.1:9/resnet18-f37072fd.pth at {hub / 'resnet18-f37072fd.pth'}, "
-        "give a file with --weights FILE, or do without (`train --set weights=none`, `style fit --encoder small`)"
+        "give a file with --weights FILE, or do without (`--set weights=none`, `style fit --encoder small`)"
     )
 
 

@@ -74,4 +74,5 @@ def test_one_seed_says_that_it_has_no_spread() -> None:
     one = Report("one", (0,), "", (Table("source-val", "By validation", ROWS, COLUMNS, single, "plain", {}),))
     for write in FORMATS.values():
         assert "±" not in write(one) and "pm" not in write(one)
+    assert "interval" in to_markdown(report) and "interval" not in to_markdown(one)
     assert "seed 0 alone, no spread" in to_markdown(one) and "| 50 % \\| a_b | +1.0 |" in to_markdown(one)

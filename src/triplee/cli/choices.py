@@ -23,9 +23,7 @@ def choose_recipe(name: str, changes: list[str], weights: Path | None = None) ->
     """The recipe named or read from a YAML file, with the `--set` changes; and what to call it."""
     from triplee.recipes import find_recipe
 
-    values = parse_changes(changes)
-    if weights is not None:
-        values["weights"] = str(weights)
+    values = parse_changes(changes, weights=weights)
     if not name.endswith((".yaml", ".yml")):
         return files_in_full(make_recipe(values, find_recipe(name))), name
     content = read_yaml("recipe", name, user_path(name))
@@ -40,14 +38,19 @@ def split_words(text: str | None) -> list[str]:
     return [word.strip() for word in text.split(",")] if text else []
 
 
-def parse_changes(changes: list[str]) -> dict[str, Any]:
-    """The values of `--set KEY=VALUE`, by key."""
+def parse_changes(changes: list[str], **options: Path | int | None) -> dict[str, Any]:
+    """The values of `--set KEY=VALUE`, by key, and of `options` that stand for a key where they were given."""
     values: dict[str, Any] = {}
     for change in changes:
         key, equals, text = change.partition("=")
         if not equals:
             raise InputError(f"--set takes KEY=VALUE, not {change!r}")
         values[key.strip()] = _parse_value(text, change)
+    for key, value in options.items():
+        if value is not None and key in values:
+            raise InputError(f"--{key} and --set {key}=… are the same: give one of them")
+        if value is not None:
+            values[key] = str(value) if isinstance(value, Path) else value
     return values
 
 

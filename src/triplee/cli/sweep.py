@@ -65,9 +65,7 @@ def sweep(
     if experiment is None:
         raise InputError("which experiment? `triplee sweep --list` explains those that have a name")
     name, declared = load_experiment(experiment)
-    changes = parse_changes([*(set_ or []), *([f"epochs={epochs}"] if epochs else [])])
-    if weights is not None:
-        changes["weights"] = str(weights)
+    changes = parse_changes(set_ or [], epochs=epochs, weights=weights)
     from triplee.results.tables import FORMATS
     from triplee.sweep.grid import plan_grid
     from triplee.sweep.report import make_report, write_report
@@ -102,11 +100,15 @@ def sweep(
     if not is_whole:
         raise Stopped(f"stopped and saved, {num_done} of {len(grid.runs)} runs done; go on with the same command")
     print(FORMATS[format_](report), end="")
+    if len(grid.rows) > 1 and declared.baseline not in (*grid.rows, *grid.repeated):
+        told = f"rows are compared with {grid.baseline!r}: {declared.baseline!r} is not among them"
+        print(f"triplee: {told}", file=sys.stderr)
     print(f"triplee: tables are in {tables}.md, .tex and .csv", file=sys.stderr)
     for run_name, line in failures.items():
         print(f"triplee: {run_name} failed: {line}", file=sys.stderr)
     if failures:
-        print(f"triplee: {len(failures)} of {len(grid.runs)} runs failed: try with --retry-failed", file=sys.stderr)
+        advice = "try them again with --retry-failed once the cause is gone"
+        print(f"triplee: {len(failures)} of {len(grid.runs)} runs failed: {advice}", file=sys.stderr)
         raise typer.Exit(1)
 
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from triplee.results.statistics import Estimate, estimate, paired_difference
 
 UNFINISHED, FAILED, NOT_ASKED = "…", "failed", "–"
-AGAINST = "same target and seed, mean difference in points, in brackets its 95 % t interval over seeds"
 
 
 @dataclass(frozen=True)
@@ -84,13 +83,18 @@ def _caption(report: Report) -> str:
     return f"Accuracy in percent on the held-out domain, {spread}. The best of a column is bold.{paper}"
 
 
+def _against(report: Report) -> str:
+    interval = ", in brackets its 95 % t interval over seeds" if len(report.seeds) > 1 else ""
+    return f"By row: same target and seed, mean difference in points{interval}."
+
+
 def _lay_out(report: Report, style: _Style) -> str:
     first = report.tables[0]
     parts = [style.title(report.title), *map(style.paragraph, (_caption(report), *report.notes))]
     for table in report.tables:
         parts += [style.heading(table.heading), style.table(_accuracies(table, style))]
         if table is first and len(table.rows) > 1:
-            parts += [style.heading(f"Against {table.baseline}"), style.paragraph(f"By row: {AGAINST}.")]
+            parts += [style.heading(f"Against {table.baseline}"), style.paragraph(_against(report))]
             parts.append(style.table(_differences(table)))
     return "\n\n".join(parts) + "\n"
 
