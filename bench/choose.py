@@ -49,7 +49,7 @@ class Averages:
             networks.averages.copy_(average)
 
 
-def fit_stylizer(run: Run, pool: Pool) -> Stylizer | None:
+def stylizer_of(run: Run, pool: Pool) -> Stylizer | None:
     """The stylizer of a run that restyles views; fits are cached by their sources."""
     if not run.recipe.restyles:
         return None
@@ -85,7 +85,7 @@ def main() -> None:
             runs.append((run, target, range(len(specs), len(specs) + recipe.members)))
             key = recipe.restyles, recipe.stylizer, run.split.source_domains
             if key not in stylizers:
-                stylizers[key] = fit_stylizer(run, pool)
+                stylizers[key] = stylizer_of(run, pool)
             specs += run.member_specs(pool, stylizers[key])
     stack = Stack(specs, pool.images_NCHW, pool.labels_N, DEVICE, native_precision(any_recipe, DEVICE))
     averaged, began = Averages(stack, windows, options.epochs), time.monotonic()

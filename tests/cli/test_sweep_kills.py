@@ -15,7 +15,7 @@ import pytest
 from commands import contents, started
 from test_sweep_verb import command
 
-KILLS = 5
+KILLS = 10
 EPOCHS = 8
 ROWS = {"one": {"method": "vanilla", "set": {"batch_size": 2}}, "two": {"set": {"members": 2, "batch_size": 2}}}
 
