@@ -6,6 +6,10 @@ windows of averaged weights are tried on the same training. For a GPU, and digit
 writes a table of accuracies.
 
     python bench/choose.py DIGITS_DG --epochs 60 --try lr=0.002 --try lr=0.003,lr_gamma=1   # bench/results/choose.json
+
+With --cross every value is tried with every other, and what they come to is chosen target by target: first the window,
+then each key's value, whichever has the highest mean over all settings in the target's own column. `bench/table.py
+--chosen` trains that.
 """
 
 import argparse
@@ -58,20 +62,50 @@ def stylizer_of(run: Run, pool: Pool) -> Stylizer | None:
         return find_stylizer(run.recipe, pool, run.split.source_domains, own_file, DEVICE, lambda *_: False)
 
 
+def choose(rows: list[dict[str, Any]], target: str, crossed: list[list[str]], epochs: int) -> dict[str, Any]:
+    """For one target: the window and the values with the highest means in its column, over all settings."""
+    by_window: dict[int, list[dict[str, Any]]] = {}
+    for row in rows:
+        by_window.setdefault(row["averaged epochs"], []).append(row)
+    windows = {window: statistics.mean(row[target] for row in own) for window, own in by_window.items()}
+    window = max(windows, key=lambda one: windows[one])
+    chosen: list[str] = []
+    found = {f"window {one}": value for one, value in windows.items()}
+    for changes in crossed:
+        means = {
+            change: statistics.mean(row[target] for row in by_window[window] if change in row["what"].split(","))
+            for change in changes
+        }
+        chosen.append(max(means, key=lambda change: means[change]))
+        found |= means
+    row = {"chosen for": target, "changes": [*chosen, f"average_share={window / epochs:g}"]}
+    row["means"] = {name: round(value, 2) for name, value in found.items()}
+    print(row, flush=True)
+    return row
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", help="a folder <domain>/<class>/<image>, a benchmark's name or digits")
     parser.add_argument("--root", type=Path, help="folder that holds the benchmarks")
     parser.add_argument("--recipe", default="digits-triplee-fourier")
     parser.add_argument("--epochs", type=int, default=100, help="decays come as early as these are fewer than 100")
-    parser.add_argument("--seeds", type=int, default=1, help="how many, from 0")
+    parser.add_argument("--seeds", type=int, default=1, help="how many")
+    parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--windows", default="1,5,10,20,40", help="epochs that weights are averaged over")
-    parser.add_argument("--try", action="append", default=[], metavar="KEY=VALUE,...", dest="settings")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--try", action="append", default=[], metavar="KEY=VALUE,...", dest="settings")
+    which.add_argument("--cross", action="append", default=[], metavar="KEY=VALUE,VALUE,...", dest="crossed")
     parser.add_argument("--name", default="choose", help="of the JSON file")
     options = parser.parse_args()
+    seeds = range(options.first_seed, options.first_seed + options.seeds)
     windows = [int(window) for window in options.windows.split(",")]
+    crossed = []
+    for change in options.crossed:
+        key, _, values = change.partition("=")
+        crossed.append([f"{key}={value}" for value in values.split(",")])
     settings: dict[str, Recipe] = {}
-    for setting in options.settings or [""]:
+    for setting in options.settings or [",".join(changes) for changes in product(*crossed)]:
         recipe, _ = choose_recipe(options.recipe, [change for change in setting.split(",") if change])
         steps = {"epochs": options.epochs, "lr_step": max(1, recipe.lr_step * options.epochs // 100)}
         settings[setting] = make_recipe(steps, recipe)
@@ -79,7 +113,7 @@ def main() -> None:
     pool = load_data(options.data, any_recipe.image_size, root=options.root)
     stylizers: dict[object, Stylizer | None] = {}  # one object for all runs with the same: they share its table
     runs, specs = [], []
-    for (setting, recipe), seed in product(settings.items(), range(options.seeds)):
+    for (setting, recipe), seed in product(settings.items(), seeds):
         for target, held_out in permutations(pool.domains, 2):
             run = Run(split_pool(pool, held_out, seed, left_out=target), recipe, Path(), setting, seed)
             runs.append((run, target, range(len(specs), len(specs) + recipe.members)))
@@ -113,6 +147,8 @@ def main() -> None:
             mean = round(statistics.mean(row[target] for target in found), 2)
             rows.append({"what": setting or "the recipe", "averaged epochs": window, **row, "mean": mean})
             print(rows[-1], flush=True)
+    if crossed:
+        rows += [choose(rows, target, crossed, options.epochs) for target in pool.domains]
     save(options.name, rows)
 
 

@@ -6,6 +6,7 @@ With --eager also the steps of one member in a plain eager loop, measured in the
 """
 
 import argparse
+import json
 import statistics
 import tempfile
 import time
@@ -106,12 +107,16 @@ def main() -> None:
     parser.add_argument("--recipe", default="digits-triplee-fourier")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="changes")
     parser.add_argument("--targets", help="comma-separated (default: every domain)")
-    parser.add_argument("--seeds", type=int, default=3, help="how many, from 0")
+    parser.add_argument("--chosen", type=Path, metavar="JSON", help="of bench/choose.py --cross: values by target")
+    parser.add_argument("--seeds", type=int, default=3, help="how many")
+    parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--eager", action="store_true", help="measure one eager member as well")
     parser.add_argument("--out", type=Path, help="keep the run folders here")
     parser.add_argument("--name", default="table", help="of the JSON file")
     options = parser.parse_args()
     recipe, recipe_name = choose_recipe(options.recipe, options.changes)
+    rows = json.loads(options.chosen.read_text())["rows"] if options.chosen else []
+    chosen = {row["chosen for"]: row["changes"] for row in rows if "chosen for" in row}
     begin = time.perf_counter()
     pool = load_data(options.data, recipe.image_size, root=options.root)
     seconds = {"load": time.perf_counter() - begin}
@@ -120,13 +125,13 @@ def main() -> None:
         runs = [
             Run(
                 split_pool(pool, target, seed),
-                recipe,
+                choose_recipe(options.recipe, [*options.changes, *(chosen[target] if chosen else [])])[0],
                 (options.out or Path(scratch)) / f"{target}-{seed}",
                 recipe_name,
                 seed,
             )
             for target in (options.targets.split(",") if options.targets else pool.domains)
-            for seed in range(options.seeds)
+            for seed in range(options.first_seed, options.first_seed + options.seeds)
         ]
         results = train_runs(pool, runs, observer=EveryTenEpochs(len(runs)), device=DEVICE)
     seconds["total"] = time.perf_counter() - begin
@@ -139,6 +144,8 @@ def main() -> None:
         {
             "what": f"{len(runs)} runs of {recipe_name}, {len(stack.specs)} members, {recipe.epochs} epochs",
             "changes": options.changes,
+            **({"changes by target": chosen} if chosen else {}),
+            "seeds": list(dict.fromkeys(run.seed for run in runs)),
             "images": len(pool.labels_N),
             "precision": native_precision(recipe, DEVICE),
             "note": stack.note,
