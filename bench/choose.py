@@ -13,6 +13,7 @@ then each key's value, whichever has the highest mean over all settings in the t
 """
 
 import argparse
+import json
 import statistics
 import tempfile
 import time
@@ -62,26 +63,25 @@ def stylizer_of(run: Run, pool: Pool) -> Stylizer | None:
         return find_stylizer(run.recipe, pool, run.split.source_domains, own_file, DEVICE, lambda *_: False)
 
 
-def choose(rows: list[dict[str, Any]], target: str, crossed: list[list[str]], epochs: int) -> dict[str, Any]:
+def choose(rows: list[dict[str, Any]], target: str, epochs: int) -> dict[str, Any]:
     """For one target: the window and the values with the highest means in its column, over all settings."""
-    by_window: dict[int, list[dict[str, Any]]] = {}
-    for row in rows:
-        by_window.setdefault(row["averaged epochs"], []).append(row)
-    windows = {window: statistics.mean(row[target] for row in own) for window, own in by_window.items()}
-    window = max(windows, key=lambda one: windows[one])
-    chosen: list[str] = []
-    found = {f"window {one}": value for one, value in windows.items()}
-    for changes in crossed:
-        means = {
-            change: statistics.mean(row[target] for row in by_window[window] if change in row["what"].split(","))
-            for change in changes
-        }
-        chosen.append(max(means, key=lambda change: means[change]))
-        found |= means
-    row = {"chosen for": target, "changes": [*chosen, f"average_share={window / epochs:g}"]}
-    row["means"] = {name: round(value, 2) for name, value in found.items()}
+    windows = dict.fromkeys(row["averaged epochs"] for row in rows)
+    means = {f"window {window}": mean_of(rows, target, window) for window in windows}
+    window = max(windows, key=lambda one: means[f"window {one}"])
+    chosen = [f"average_share={window / epochs:g}"]
+    for changes in zip(*(row["what"].split(",") for row in rows), strict=True):  # those of one key
+        of_key = {change: mean_of(rows, target, window, change) for change in dict.fromkeys(changes)}
+        chosen.append(max(of_key, key=lambda change: of_key[change]))
+        means |= of_key
+    row = {"chosen for": target, "changes": chosen, "means": {name: round(mean, 2) for name, mean in means.items()}}
     print(row, flush=True)
     return row
+
+
+def mean_of(rows: list[dict[str, Any]], target: str, window: int, change: str | None = None) -> float:
+    """Of a target's column, over all settings with this window and this change."""
+    own = [row for row in rows if row["averaged epochs"] == window]
+    return statistics.mean(row[target] for row in own if change is None or change in row["what"].split(","))
 
 
 def main() -> None:
@@ -96,6 +96,7 @@ def main() -> None:
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--try", action="append", default=[], metavar="KEY=VALUE,...", dest="settings")
     which.add_argument("--cross", action="append", default=[], metavar="KEY=VALUE,VALUE,...", dest="crossed")
+    parser.add_argument("--beside", type=Path, metavar="JSON", help="of another --cross, to choose from with this one")
     parser.add_argument("--name", default="choose", help="of the JSON file")
     options = parser.parse_args()
     seeds = range(options.first_seed, options.first_seed + options.seeds)
@@ -148,7 +149,9 @@ def main() -> None:
             rows.append({"what": setting or "the recipe", "averaged epochs": window, **row, "mean": mean})
             print(rows[-1], flush=True)
     if crossed:
-        rows += [choose(rows, target, crossed, options.epochs) for target in pool.domains]
+        if options.beside:
+            rows += [row for row in json.loads(options.beside.read_text())["rows"] if "averaged epochs" in row]
+        rows += [choose(rows, target, options.epochs) for target in pool.domains]
     save(options.name, rows)
 
 
