@@ -43,17 +43,27 @@ NOTES = {
     " views too.",
     "table-both-warm": "The same seeds, trained before that with kernels compiled and stylizers fitted already.",
     "table-style": "The same with style in place of both, kernels compiled and stylizers fitted.",
+    "choose-own": "What each target takes by its own column alone: every value with every other, seed 5, 40 epochs."
+    " Below the settings, in `means`, the means over all settings with a window or a value; the highest are chosen.",
+    "table-own": "What those choices came to on the targets, trained once, seeds 5, 6 and 7, nothing compiled or fitted"
+    " before.",
+    "choose-long": "The same search as long as the training, 100 epochs.",
+    "table-long": "What these came to, trained once, seeds 8, 9 and 10, nothing compiled or fitted before.",
     "choose-vanilla": "The same as `choose` for Vanilla.",
     "table-vanilla": "Vanilla on the targets, one network each, most kernels compiled.",
     "pacs": "PACS at 160 px, 4 targets × 2 seeds × 3 members, in one stack. A part of `evaluate` is in `files and"
     " the rest` here: the clock stopped before the GPU did.",
+    "pacs-third": "A third seed by itself, nothing compiled before.",
+    "pacs-vanilla": "Vanilla, the same seed.",
     "step-gpu": "`percent of the step alone` sets the stack as it trains – plan, draws, views, copies, losses read –"
     " against the same steps replayed on views that already lie there. The usual loop is Pillow views (crop and flip"
     " for ResNets, one of 14 ops, no Fourier) from 12 worker processes and an eager step, one member at a time. The"
     " floors are what a step must multiply and move if nothing stayed in a cache (bench/limits.py says how they are"
     " counted), at the speed of a large product and of a large copy in the same run. Profiles are of a single stream,"
     " where kernels do not overlap. The rivals wait for the host, the stack does not: so the ratio moves with the"
-    " host. ResNet-50 stays below ten times: the usual loop, which waits for launches, takes 2.4 times as long as for"
+    " host: on another one, later, ResNet-18 at 224 px was 9.1 [8.8–10.0] times the usual loop (13.1 ms a step there,"
+    " 14.6 here; the stack 704 member-steps/s, 94 [94–99] percent of the step alone)."
+    " ResNet-50 stays below ten times: the usual loop, which waits for launches, takes 2.4 times as long as for"
     " ResNet-18, with 2.7 times the convolutions; ours, which waits for memory and arithmetic, 2.9 times."
     " Batch norm, ReLU and shortcuts are a third of a ResNet step, in launches too short to fill the GPU alone,"
     " which is why 12 streams gain 1.6 times over one. Weights are updated and rounded in one pass since the first"
