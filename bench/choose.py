@@ -1,15 +1,10 @@
 """Values of a recipe by leaving out one source more: the way digits recipes were chosen, in which no target is seen.
 
 For target T each other domain H is held out in turn, members train on the rest, and the ensemble's accuracy on H after
-the last epoch counts; T's images take no part, not even in fitting stylizers. All settings train in one stack, and
-windows of averaged weights are tried on the same training. For a GPU, and digit networks. Not a bench of speed: it
-writes a table of accuracies.
+the last epoch counts; T's images take no part, not even in fitting stylizers. All settings train in one stack. For a
+GPU and digit networks; writes a table of accuracies and, with --cross, what to take for each target.
 
     python bench/choose.py DIGITS_DG --epochs 60 --try lr=0.002 --try lr=0.003,lr_gamma=1   # bench/results/choose.json
-
-With --cross every value is tried with every other, and what they come to is chosen target by target: first the window,
-then each key's value, whichever has the highest mean over all settings in the target's own column. `bench/table.py
---chosen` trains that.
 """
 
 import argparse
@@ -63,19 +58,21 @@ def stylizer_of(run: Run, pool: Pool) -> Stylizer | None:
         return find_stylizer(run.recipe, pool, run.split.source_domains, own_file, DEVICE, lambda *_: False)
 
 
-def choose(rows: list[dict[str, Any]], target: str, epochs: int) -> dict[str, Any]:
-    """For one target: the window and the values with the highest means in its column, over all settings."""
+def take_best(rows: list[dict[str, Any]], target: str, epochs: int) -> dict[str, Any]:
+    """For one target: the window, then each key's value, with the highest mean in its column over all settings.
+
+    Of equal ones the first.
+    """
     windows = dict.fromkeys(row["averaged epochs"] for row in rows)
     means = {f"window {window}": mean_of(rows, target, window) for window in windows}
     window = max(windows, key=lambda one: means[f"window {one}"])
-    chosen = [f"average_share={window / epochs:g}"]
-    for changes in zip(*(row["what"].split(",") for row in rows), strict=True):  # those of one key
-        of_key = {change: mean_of(rows, target, window, change) for change in dict.fromkeys(changes)}
-        chosen.append(max(of_key, key=lambda change: of_key[change]))
-        means |= of_key
-    row = {"chosen for": target, "changes": chosen, "means": {name: round(mean, 2) for name, mean in means.items()}}
-    print(row, flush=True)
-    return row
+    by_key: dict[str, dict[str, float]] = {}
+    for change in dict.fromkeys(change for row in rows for change in row["what"].split(",")):
+        by_key.setdefault(change.partition("=")[0], {})[change] = mean_of(rows, target, window, change)
+    best = [max(changes, key=lambda change: changes[change]) for changes in by_key.values()]
+    means |= {change: mean for changes in by_key.values() for change, mean in changes.items()}
+    rounded = {name: round(mean, 2) for name, mean in means.items()}
+    return {"chosen for": target, "changes": [f"average_share={window / epochs:g}", *best], "means": rounded}
 
 
 def mean_of(rows: list[dict[str, Any]], target: str, window: int, change: str | None = None) -> float:
@@ -95,7 +92,14 @@ def main() -> None:
     parser.add_argument("--windows", default="1,5,10,20,40", help="epochs that weights are averaged over")
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--try", action="append", default=[], metavar="KEY=VALUE,...", dest="settings")
-    which.add_argument("--cross", action="append", default=[], metavar="KEY=VALUE,VALUE,...", dest="crossed")
+    which.add_argument(
+        "--cross",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE,VALUE,...",
+        dest="crossed",
+        help="every value with every other, and what they come to for each target, by its own column alone",
+    )
     parser.add_argument("--beside", type=Path, metavar="JSON", help="of another --cross, to choose from with this one")
     parser.add_argument("--name", default="choose", help="of the JSON file")
     options = parser.parse_args()
@@ -105,6 +109,10 @@ def main() -> None:
     for change in options.crossed:
         key, _, values = change.partition("=")
         crossed.append([f"{key}={value}" for value in values.split(",")])
+    how = {"recipe": options.recipe, "epochs": options.epochs, "seeds": list(seeds), "windows": windows}
+    beside = json.loads(options.beside.read_text())["rows"] if options.beside else []
+    if beside and (not crossed or beside[0] != how):
+        parser.error(f"--beside goes with --cross and a search of the same kind: {how}")
     settings: dict[str, Recipe] = {}
     for setting in options.settings or [",".join(changes) for changes in product(*crossed)]:
         recipe, _ = choose_recipe(options.recipe, [change for change in setting.split(",") if change])
@@ -131,7 +139,7 @@ def main() -> None:
         if progress.failed or epoch % 10 == 9:
             print(f"epoch {epoch + 1}: {time.monotonic() - began:.0f} s, failed {progress.failed}", flush=True)
     stack.close()
-    rows: list[dict[str, Any]] = []
+    rows = [row for row in beside if "averaged epochs" in row]
     for window in windows:
         averaged.choose(window)
         for setting in settings:
@@ -148,11 +156,9 @@ def main() -> None:
             mean = round(statistics.mean(row[target] for target in found), 2)
             rows.append({"what": setting or "the recipe", "averaged epochs": window, **row, "mean": mean})
             print(rows[-1], flush=True)
-    if crossed:
-        if options.beside:
-            rows += [row for row in json.loads(options.beside.read_text())["rows"] if "averaged epochs" in row]
-        rows += [choose(rows, target, options.epochs) for target in pool.domains]
-    save(options.name, rows)
+    chosen = [take_best(rows, target, options.epochs) for target in pool.domains] if crossed else []
+    print(*chosen, sep="\n")
+    save(options.name, [how, *rows, *chosen])
 
 
 if __name__ == "__main__":

@@ -93,6 +93,8 @@ def accuracy_rows(runs: list[Run], results: list[dict[str, Any]]) -> list[dict[s
         row: dict[str, Any] = {"target": target}
         for key, by_target in table.items():
             values = by_target.get(target) or [statistics.mean(v) for v in zip(*by_target.values(), strict=True)]
+            if key == "accuracy":
+                row["seed by seed"] = [round(value, 2) for value in values]
             spread = statistics.stdev(values) if len(values) > 1 else 0.0
             row[key] = {"mean": round(statistics.mean(values), 2), "sd": round(spread, 2)}
         rows.append(row)
@@ -115,11 +117,14 @@ def main() -> None:
     parser.add_argument("--name", default="table", help="of the JSON file")
     options = parser.parse_args()
     recipe, recipe_name = choose_recipe(options.recipe, options.changes)
-    rows = json.loads(options.chosen.read_text())["rows"] if options.chosen else []
-    chosen = {row["chosen for"]: row["changes"] for row in rows if "chosen for" in row}
+    found = json.loads(options.chosen.read_text())["rows"] if options.chosen else []
+    chosen = {row["chosen for"]: row["changes"] for row in found if "chosen for" in row}
     begin = time.perf_counter()
     pool = load_data(options.data, recipe.image_size, root=options.root)
     seconds = {"load": time.perf_counter() - begin}
+    targets = options.targets.split(",") if options.targets else pool.domains
+    if options.chosen and not chosen.keys() >= set(targets):
+        parser.error(f"{options.chosen} has no values for each of {', '.join(targets)}: was it made with --cross?")
     train_module.Stack = WatchedStack
     with tempfile.TemporaryDirectory() as scratch:
         runs = [
@@ -130,7 +135,7 @@ def main() -> None:
                 recipe_name,
                 seed,
             )
-            for target in (options.targets.split(",") if options.targets else pool.domains)
+            for target in targets
             for seed in range(options.first_seed, options.first_seed + options.seeds)
         ]
         results = train_runs(pool, runs, observer=EveryTenEpochs(len(runs)), device=DEVICE)

@@ -61,13 +61,14 @@ NOTES = {
     " floors are what a step must multiply and move if nothing stayed in a cache (bench/limits.py says how they are"
     " counted), at the speed of a large product and of a large copy in the same run. Profiles are of a single stream,"
     " where kernels do not overlap. The rivals wait for the host, the stack does not: so the ratio moves with the"
-    " host: on another one, later, ResNet-18 at 224 px was 9.1 [8.8–10.0] times the usual loop (13.1 ms a step there,"
-    " 14.6 here; the stack 704 member-steps/s, 94 [94–99] percent of the step alone)."
+    " host."
     " ResNet-50 stays below ten times: the usual loop, which waits for launches, takes 2.4 times as long as for"
     " ResNet-18, with 2.7 times the convolutions; ours, which waits for memory and arithmetic, 2.9 times."
     " Batch norm, ReLU and shortcuts are a third of a ResNet step, in launches too short to fill the GPU alone,"
     " which is why 12 streams gain 1.6 times over one. Weights are updated and rounded in one pass since the first"
     " measurements, which a single stream gains 5 % by; on 12 streams the convolutions decide, and it gains nothing.",
+    "step-gpu-again": "ResNet-18 at 224 px once more, on another host, whose usual loop is a tenth faster: the stack is"
+    " below ten times it there.",
     "design": "Why the GPU engine is as it is: what was tried on one H200 before there were kernels of our own for"
     " batch norm and pooling, single measurements without spread, which `make bench` does not make again. Small"
     " networks: members batched in Triton kernels of our own, 3.5 times as fast as the next best. ResNets: captured"
