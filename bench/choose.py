@@ -157,7 +157,8 @@ def main() -> None:
             rows.append({"what": setting or "the recipe", "averaged epochs": window, **row, "mean": mean})
             print(rows[-1], flush=True)
     chosen = [take_best(rows, target, options.epochs) for target in pool.domains] if crossed else []
-    print(*chosen, sep="\n")
+    for row in chosen:
+        print(row)
     save(options.name, [how, *rows, *chosen])
 
 

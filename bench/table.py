@@ -125,12 +125,15 @@ def main() -> None:
     targets = options.targets.split(",") if options.targets else pool.domains
     if options.chosen and not chosen.keys() >= set(targets):
         parser.error(f"{options.chosen} has no values for each of {', '.join(targets)}: was it made with --cross?")
+    recipes = {
+        target: choose_recipe(options.recipe, [*options.changes, *chosen.get(target, [])])[0] for target in targets
+    }
     train_module.Stack = WatchedStack
     with tempfile.TemporaryDirectory() as scratch:
         runs = [
             Run(
                 split_pool(pool, target, seed),
-                choose_recipe(options.recipe, [*options.changes, *(chosen[target] if chosen else [])])[0],
+                recipes[target],
                 (options.out or Path(scratch)) / f"{target}-{seed}",
                 recipe_name,
                 seed,
