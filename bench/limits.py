@@ -40,20 +40,25 @@ GROUPS = {
     "elementwise": ("elementwise", "reduce"),
 }
 OWN = {
-    **dict.fromkeys(("forward", "first_forward"), "convolution forward"),
-    **dict.fromkeys(("backward_weights", "first_weights"), "weight gradient"),
-    **dict.fromkeys(("linear_forward", "linear_inputs", "linear_weights"), "matrix products"),
-    **dict.fromkeys(
-        ("norm_forward", "norm_backward", "_statistics", "_normalise", "_gradient_sums", "_gradients"), "norm"
+    "convolution forward": ("forward", "first_forward", "_convolve"),
+    "weight gradient": ("backward_weights", "first_weights", "_weight_gradients", "_add_parts"),
+    "input gradient": ("backward_inputs",),
+    "matrix products": ("linear_forward", "linear_inputs", "linear_weights"),
+    "norm": (
+        *("norm_forward", "norm_backward"),
+        *("_statistics", "_finish_statistics", "_normalise", "_gradient_sums", "_gradients"),
     ),
-    **dict.fromkeys(("_forward", "_backward"), "pooling"),
-    **{"backward_inputs": "input gradient", "losses": "losses", "update": "update"},
+    "pooling": ("_pool",),
+    "copies": ("_pad",),
+    "losses": ("losses",),
+    "update": ("update",),
 }
 
 
 def group_of(kernel: str) -> str:
-    if kernel in OWN:
-        return OWN[kernel]
+    for group, names in OWN.items():
+        if kernel in names:
+            return group
     lower = kernel.lower()
     return next((group for group, parts in GROUPS.items() if any(part in lower for part in parts)), "other")
 

@@ -27,6 +27,9 @@ class CapturedMembers(GpuMembers):
     def __init__(self, specs: dict[int, MemberSpec], resident: Resident) -> None:
         super().__init__(specs, resident)
         self.members = {k: Member(spec, self.device, resident.precision) for k, spec in specs.items()}
+        # Views are picked in words of eight bytes where they consist of such: torch picks word by word.
+        flat = self.views.flatten(1)
+        self.words = flat.view(torch.int64) if flat.shape[1] % 8 == 0 else flat
         self.rows = {k: torch.zeros(1, dtype=torch.int64, device=self.device) for k in specs}
         self.graphs: dict[tuple[int, int], torch.cuda.CUDAGraph] = {}
         self._make_lanes(-(-len(specs) // -(-len(specs) // MOST_LANES)))
@@ -125,7 +128,8 @@ class CapturedMembers(GpuMembers):
     def _step(self, k: int, size: int) -> None:
         row, column = self.rows[k], self.place[k]
         index = self.index[:, column].index_select(0, row)[0, :size]
-        views, teacher = self.views.index_select(0, index), self.specs[k].teacher
+        views = self.words.index_select(0, index).view(torch.uint8).view(size, *self.images.shape[1:])
+        teacher = self.specs[k].teacher
         labels = teacher(views) if teacher else self.labels[:, column].index_select(0, row)[0, :size]
         losses = self.members[k].step(views, labels)
         self.losses[:, column].index_copy_(0, row, losses[None])

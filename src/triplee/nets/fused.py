@@ -1,8 +1,10 @@
-"""What a ResNet does between its convolutions, in fewer passes over memory where it trains on a GPU.
+"""A ResNet's stem, and what it does between its convolutions, in fewer passes over memory where it trains on a GPU.
 
-There torch takes half of a ResNet-18 step for batch norm, ReLU, sums and pooling; elsewhere torch does them here too.
+There torch takes half of a ResNet-18 step for batch norm, ReLU and sums, and cuDNN is slow at images of three channels;
+elsewhere torch does all of it.
 """
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -27,10 +29,14 @@ def batch_norm(norm: nn.BatchNorm2d, x: Tensor, shortcut: Tensor | None = None, 
     return F.relu(x, inplace=True) if relu else x
 
 
-def max_pool(x: Tensor) -> Tensor:
-    """The largest of 3×3 pixels, every second pixel each way."""
-    if _fits(x) and x.requires_grad:
-        from triplee.nets.pool_kernels import MaxPool
+def fits_stem(conv: nn.Conv2d, norm: nn.BatchNorm2d, images_u8: Tensor) -> bool:
+    """Whether there is a fused stem for these: in training, with weights rounded for the matrix units."""
+    rounded = conv.weight.dtype == torch.bfloat16
+    return norm.training and rounded and images_u8.is_cuda and find_kernels("cuda") is not None
 
-        return MaxPool.apply(x)  # pyright: ignore[reportReturnType]
-    return F.max_pool2d(x, 3, stride=2, padding=1)
+
+def fused_stem(conv: nn.Conv2d, norm: nn.BatchNorm2d, images_u8: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+    """max_pool(relu(norm(conv(images_u8 · scale + shift)))): views (V,3,H,W) to (V,64,⌈H/4⌉,⌈W/4⌉)."""
+    from triplee.nets.stem_kernels import Stem
+
+    return Stem.apply(images_u8, scale, shift, conv.weight, norm.weight, norm.bias, norm)  # pyright: ignore[reportReturnType]

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from triplee.nets.digit_cnn import DigitCNN
+from triplee.nets.fused import fits_stem, fused_stem
 from triplee.nets.resnet import ResNet, resnet18, resnet50
 from triplee.nets.timm_backbone import TimmBackbone
 from triplee.nets.weights import load_weights
@@ -85,8 +86,12 @@ class Network(nn.Module):
 
     def features(self, images_u8: Tensor) -> Tensor:
         """Pooled features (V, num_features) of clean or augmented images."""
+        backbone = self.backbone
+        if isinstance(backbone, ResNet) and fits_stem(backbone.conv1, backbone.bn1, images_u8):
+            pixels = fused_stem(backbone.conv1, backbone.bn1, images_u8, self.scale, self.shift)  # pyright: ignore[reportArgumentType]
+            return backbone.after_stem(pixels)
         images = torch.addcmul(self.shift, images_u8.float(), self.scale)  # pyright: ignore[reportArgumentType, reportCallIssue]
-        return self.backbone(images.contiguous(memory_format=torch.channels_last))
+        return backbone(images.contiguous(memory_format=torch.channels_last))
 
     def forward(self, images_u8: Tensor) -> Tensor:
         return self.classifier(self.features(images_u8))

@@ -35,7 +35,7 @@ def _tile(start, last, C, HEIGHT: tl.constexpr, WIDTH: tl.constexpr):
 
 
 @triton.jit
-def _parts(parts, P, which, C, MOST: tl.constexpr, WIDTH: tl.constexpr):
+def read_parts(parts, P, which, C, MOST: tl.constexpr, WIDTH: tl.constexpr):
     """One of the two results of every part, zero past the last: (MOST, WIDTH)."""
     part = tl.arange(0, MOST)
     offset = (part * 2 + which)[:, None] * C + _columns(WIDTH)[None, :]
@@ -43,7 +43,7 @@ def _parts(parts, P, which, C, MOST: tl.constexpr, WIDTH: tl.constexpr):
 
 
 @triton.jit
-def _store_parts(parts, C, first, second, WIDTH: tl.constexpr):
+def store_parts(parts, C, first, second, WIDTH: tl.constexpr):
     row = parts + tl.program_id(0) * 2 * C + _columns(WIDTH)
     tl.store(row, first)
     tl.store(row + C, second)
@@ -64,7 +64,33 @@ def _statistics(x, parts, R, rows_each, C, HEIGHT: tl.constexpr, WIDTH: tl.const
         apart = tile_mean - mean
         mean += apart * (here / (seen + here))
         squares += tl.sum(off * off, 0) + apart * apart * (seen * here / (seen + here))
-    _store_parts(parts, C, mean, squares, WIDTH)
+    store_parts(parts, C, mean, squares, WIDTH)
+
+
+@triton.jit
+def whole_statistics(parts, R, rows_of_part, P, C, MOST: tl.constexpr, WIDTH: tl.constexpr):
+    """Mean and variance of all rows, from those of the parts."""
+    part = tl.arange(0, MOST)
+    size = tl.minimum(tl.maximum(R - part * rows_of_part, 0), rows_of_part).to(tl.float32)[:, None]
+    means, squares = read_parts(parts, P, 0, C, MOST, WIDTH), read_parts(parts, P, 1, C, MOST, WIDTH)
+    mean = tl.sum(means * size, 0) / R
+    off = means - mean[None, :]
+    return mean, (tl.sum(squares, 0) + tl.sum(off * off * size, 0)) / R
+
+
+@triton.jit
+def keep_statistics(
+    kept, running_mean, running_var, batches, mean, variance, inverse, R, C, momentum, WIDTH: tl.constexpr
+):
+    """For the backward pass, and in the running statistics."""
+    column = _columns(WIDTH)
+    tl.store(kept + column, mean)
+    tl.store(kept + C + column, inverse)
+    old_mean, old_var = tl.load(running_mean + column), tl.load(running_var + column)
+    tl.store(running_mean + column, old_mean + momentum * (mean - old_mean))
+    tl.store(running_var + column, old_var + momentum * (variance * (R / (R - 1.0)) - old_var))
+    if tl.program_id(1) == 0:
+        tl.store(batches, tl.load(batches) + 1)
 
 
 @triton.jit
@@ -93,21 +119,11 @@ def _normalise(
     WIDTH: tl.constexpr,
 ):
     """The outputs; the first program of each column also keeps mean and 1/deviation, and the running statistics."""
-    column, part = _columns(WIDTH), tl.arange(0, MOST)
-    size = tl.minimum(tl.maximum(R - part * rows_of_part, 0), rows_of_part).to(tl.float32)[:, None]
-    means, squares = _parts(parts, P, 0, C, MOST, WIDTH), _parts(parts, P, 1, C, MOST, WIDTH)
-    mean = tl.sum(means * size, 0) / R
-    off = means - mean[None, :]
-    variance = (tl.sum(squares, 0) + tl.sum(off * off * size, 0)) / R
+    column = _columns(WIDTH)
+    mean, variance = whole_statistics(parts, R, rows_of_part, P, C, MOST, WIDTH)
     inverse = 1.0 / tl.sqrt(variance + eps)
     if tl.program_id(0) == 0:
-        tl.store(kept + column, mean)
-        tl.store(kept + C + column, inverse)
-        old_mean, old_var = tl.load(running_mean + column), tl.load(running_var + column)
-        tl.store(running_mean + column, old_mean + momentum * (mean - old_mean))
-        tl.store(running_var + column, old_var + momentum * (variance * (R / (R - 1.0)) - old_var))
-        if tl.program_id(1) == 0:
-            tl.store(batches, tl.load(batches) + 1)
+        keep_statistics(kept, running_mean, running_var, batches, mean, variance, inverse, R, C, momentum, WIDTH)
     scale, shift = tl.load(weight + column) * inverse, tl.load(bias + column)
     first = tl.program_id(0) * rows_each
     last = tl.minimum(first + rows_each, R)
@@ -165,7 +181,7 @@ def _gradient_sums(
             gradient = tl.where(_passes(tile, mean, scale, shift), gradient, 0.0)
         of_bias += tl.sum(gradient, 0)
         of_weight += tl.sum(gradient * (tile - mean[None, :]) * inverse[None, :], 0)
-    _store_parts(parts, C, of_bias, of_weight, WIDTH)
+    store_parts(parts, C, of_bias, of_weight, WIDTH)
 
 
 @triton.jit
@@ -190,8 +206,8 @@ def _gradients(
 ):
     """The gradient of the input; the first program of each column writes those of weight and bias."""
     column = _columns(WIDTH)
-    of_bias = tl.sum(_parts(parts, P, 0, C, MOST, WIDTH), 0)
-    of_weight = tl.sum(_parts(parts, P, 1, C, MOST, WIDTH), 0)
+    of_bias = tl.sum(read_parts(parts, P, 0, C, MOST, WIDTH), 0)
+    of_weight = tl.sum(read_parts(parts, P, 1, C, MOST, WIDTH), 0)
     if tl.program_id(0) == 0:
         tl.store(d_bias + column, of_bias)
         tl.store(d_weight + column, of_weight)
@@ -229,6 +245,19 @@ class _Cut:
 
     def parts(self, x: Tensor) -> Tensor:
         return torch.empty(self.P, 2, self.C, device=x.device)
+
+
+def gradient_sums(dy: Tensor, x: Tensor, kept: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """The gradients of bias and weight in parts (P, 2, C), for outputs relu(norm(x)) and channels-last tensors."""
+    cut = _Cut(x)
+    parts = cut.parts(x)
+    _gradient_sums[cut.by_part](
+        *(dy, x, x, kept, weight, bias, parts, x, cut.R, cut.rows_of_part, cut.C),
+        SHORTCUT=False,
+        RELU=True,
+        **cut.options,
+    )
+    return parts
 
 
 class BatchNorm(torch.autograd.Function):

@@ -4,9 +4,10 @@ Comes in: normalised images (V,3,H,W); goes out: pooled features (V, num_feature
 the classifier is the Network's. A bottleneck strides in its 3×3 convolution ("v1.5"), as torchvision's weights expect.
 """
 
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from triplee.nets.fused import batch_norm, max_pool
+from triplee.nets.fused import batch_norm
 
 
 def _conv(channels_in: int, channels: int, kernel: int, stride: int = 1) -> nn.Conv2d:
@@ -83,7 +84,10 @@ class ResNet(nn.Module):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, images: Tensor) -> Tensor:
-        x = max_pool(batch_norm(self.bn1, self.conv1(images)))
+        return self.after_stem(F.max_pool2d(batch_norm(self.bn1, self.conv1(images)), 3, stride=2, padding=1))
+
+    def after_stem(self, x: Tensor) -> Tensor:
+        """The rest, where the stem was done by other means."""
         x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
         return x.mean((2, 3))
 
