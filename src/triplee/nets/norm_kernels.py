@@ -20,6 +20,7 @@ from triplee.nets.fused import WIDTH
 
 MOST_PARTS = 64
 MOST_PROGRAMS = 256  # along the rows, where nothing is added up
+# How many rows there are is not specialised: a network's layers would have the kernels compiled many times over.
 
 
 @triton.jit
@@ -49,7 +50,7 @@ def store_parts(parts, C, first, second, WIDTH: tl.constexpr):
     tl.store(row + C, second)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["R", "rows_each"])
 def _statistics(x, parts, R, rows_each, C, HEIGHT: tl.constexpr, WIDTH: tl.constexpr):
     """Of every part of the rows: the mean, and the sum of squared distances from it."""
     first = tl.program_id(0) * rows_each
@@ -93,7 +94,7 @@ def keep_statistics(
         tl.store(batches, tl.load(batches) + 1)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["R", "rows_of_part", "P", "rows_each"])
 def _normalise(
     x,
     shortcut,
@@ -144,7 +145,7 @@ def _passes(tile, mean, scale, shift):
     return (tile - mean[None, :]) * scale[None, :] + shift[None, :] > 0
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["R", "rows_each"])
 def _gradient_sums(
     dy,
     y,
@@ -184,7 +185,7 @@ def _gradient_sums(
     store_parts(parts, C, of_bias, of_weight, WIDTH)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["R", "P", "rows_each"])
 def _gradients(
     dy,
     x,

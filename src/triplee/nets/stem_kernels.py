@@ -39,9 +39,10 @@ POOLED = 16  # pixels, by a program
 CONVOLVE = {"OUTPUTS": 64, "num_warps": 4, "num_stages": 2}  # outputs in a tile
 GRADIENTS = {"CELLS": 16, "num_warps": 4, "num_stages": 2}  # two by two outputs
 MOST_CONVOLVING, MOST_ADDING = 256, 256  # programs
+# Numbers that change with the views of a step are not specialised: each kind would be compiled anew.
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count"])
 def _pad(views, padded, scale, shift, count, h, w, H: tl.constexpr, W: tl.constexpr, PIXELS: tl.constexpr):
     """uint8 (V,3,h,w) to normalised (V,H,W,4), zero around the image and in the last channel."""
     pixel, channel = tl.program_id(0) * PIXELS + tl.arange(0, PIXELS), tl.arange(0, 4)
@@ -116,7 +117,7 @@ def _convolve(
     store_parts(parts, CHANNELS, about + total / count, tl.sum(squares, 0) - total * total / count, CHANNELS)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["P"])
 def _finish_statistics(
     parts, kept, running_mean, running_var, batches, R, rows_each, P, momentum, eps, MOST: tl.constexpr
 ):
@@ -126,7 +127,7 @@ def _finish_statistics(
     keep_statistics(kept, running_mean, running_var, batches, mean, variance, inverse, R, CHANNELS, momentum, CHANNELS)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count"])
 def _pool(x, kept, weight, bias, y, largest, codes, count, h, w, out_h, out_w, POOLED: tl.constexpr):
     """relu(norm(x)) of 3×3 pixels: the largest, what it was before the norm, and which of the nine has the gradient."""
     pixel, channel = tl.program_id(0) * POOLED + tl.arange(0, POOLED), tl.arange(0, CHANNELS)
@@ -188,7 +189,7 @@ def _add_windows(
     return tl.dot(tl.trans(gradient), windows, total, input_precision="ieee")
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["P", "cells", "cells_each"])
 def _weight_gradients(
     padded,
     x,
@@ -252,12 +253,12 @@ def _weight_gradients(
     tl.store(parts + place, total)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["P"])
 def _add_parts(parts, gradient, P, by_output, by_colour, by_row, by_column):
-    """The gradient of one output channel's weights."""
-    k, total = tl.arange(0, K), tl.zeros((K,), tl.float32)
-    for start in range(0, P, 16):
-        part = start + tl.arange(0, 16)
+    """The gradient of two runs of one output channel's weights."""
+    k, total = tl.program_id(1) * 2 * RUN + tl.arange(0, 2 * RUN), tl.zeros((2 * RUN,), tl.float32)
+    for start in range(0, P, 32):
+        part = start + tl.arange(0, 32)
         place = ((part * CHANNELS + tl.program_id(0)) * K)[:, None] + k[None, :]
         total += tl.sum(tl.load(parts + place, mask=(part < P)[:, None], other=0.0), 0)
     offset, exists = _weight_offsets(k, by_colour, by_row, by_column)
@@ -372,5 +373,5 @@ class Stem(torch.autograd.Function):
             MOST=MOST_PARTS,
             **GRADIENTS,
         )
-        _add_parts[(CHANNELS.value,)](parts, d_kernel, P, *kernel.stride())
+        _add_parts[(CHANNELS.value, K.value // (2 * RUN.value))](parts, d_kernel, P, *kernel.stride())
         return None, None, None, d_kernel, d_weight, d_bias, None
