@@ -46,7 +46,8 @@ OWN = {
     "matrix products": ("linear_forward", "linear_inputs", "linear_weights"),
     "norm": (
         *("norm_forward", "norm_backward"),
-        *("_statistics", "_finish_statistics", "_normalise", "_gradient_sums", "_gradients"),
+        *("_statistics", "_finish_statistics", "_normalise"),
+        *("_gradient_sums", "_finish_gradient_sums", "_gradients"),
     ),
     "pooling": ("_pool",),
     "copies": ("_pad",),

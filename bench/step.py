@@ -51,9 +51,9 @@ class Case:
 RESNET = {"crop_area": 0.8, "flip": True, "lr": 1e-4}
 CASES = [
     Case("ResNet-18, 224 px", {**RESNET, "backbone": "resnet18", "image_size": 224}, (1, 3, 12), 12, 1, 36, 432),
-    Case("digit CNN, 32 px", {"lr": 1e-4}, (1, 3, 12, 36, 108), 36, 36, 1200, 43_200),
-    Case("ResNet-18, 160 px", {**RESNET, "backbone": "resnet18", "image_size": 160}, (1, 3, 12), 12, 0, 72, 864),
     Case("ResNet-50, 224 px", {**RESNET, "backbone": "resnet50", "image_size": 224}, (1, 3, 12), 12, 0, 36, 432),
+    Case("ResNet-18, 160 px", {**RESNET, "backbone": "resnet18", "image_size": 160}, (1, 3, 12), 12, 0, 72, 864),
+    Case("digit CNN, 32 px", {"lr": 1e-4}, (1, 3, 12, 36, 108), 36, 36, 1200, 43_200),
 ]
 
 
@@ -90,7 +90,7 @@ class Trained:
         executor: Any = self.stack.executors[0]
         first = max(0, self.steps - steps)
         parts = {k: (first, Share.of(spec, 0)) for k, spec in enumerate(self.stack.specs)}
-        chunk = executor._feed(parts, 0)
+        chunk = executor._feed(parts, 0, executor.steps_at_once)
         wait()
         steps_of_chunk = max(chunk.steps.values())
         repeats = -(-steps // steps_of_chunk)
@@ -159,21 +159,20 @@ def measure_size(report: Report, case: Case, size: int, images: Tensor, labels_N
             report.add({"what": what, "wall, µs": round(wall, 1), **kernel_times(some, steps)})
 
 
-def measure_floors(report: Report) -> None:
-    reached = ceilings()
+def measure_floors(report: Report, case: Case, reached: dict[str, float]) -> None:
+    recipe = make_recipe(case.values, find_recipe("digits-triplee-fourier"))
+    row = {"what": f"floors of a member-step, {case.name}", **floors(recipe, NUM_CLASSES, reached)}
     measured = {(row["what"], row.get("members")): row for row in report.rows}
-    for case in CASES:
-        recipe = make_recipe(case.values, find_recipe("digits-triplee-fourier"))
-        row = {"what": f"floors of a member-step, {case.name}", **floors(recipe, NUM_CLASSES, reached)}
-        if own := measured.get((case.name, case.compared)):
-            alone = 1e6 / own["the step alone, member-steps/s"]["median"]
-            highest = max(row["arithmetic floor, µs"], row["memory floor, µs"])
-            row |= {"step alone, µs": round(alone, 1), "times the higher floor": round(alone / highest, 1)}
-        report.add(row)
+    if own := measured.get((case.name, case.compared)):
+        alone = 1e6 / own["the step alone, member-steps/s"]["median"]
+        highest = max(row["arithmetic floor, µs"], row["memory floor, µs"])
+        row |= {"step alone, µs": round(alone, 1), "times the higher floor": round(alone / highest, 1)}
+    report.add(row)
 
 
 def on_gpu(report: Report) -> None:
     torch.backends.cudnn.benchmark = True  # for the rivals: the engine's captures set it themselves
+    reached = ceilings()
     for case in CASES:
         with report.section(case.name):
             images = smooth_images(case.values.get("image_size", 32))
@@ -183,8 +182,7 @@ def on_gpu(report: Report) -> None:
                     measure_size(report, case, size, images, labels_N)
                 gc.collect()
                 torch.cuda.empty_cache()
-    with report.section("floors"):
-        measure_floors(report)
+            measure_floors(report, case, reached)
 
 
 def on_cpu(report: Report, steps: int = 100, rounds: int = 7) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 from triplee.augment.available import find_kernels
 
 # Below this amplitude a component's phase is rounding noise (a plain row has exact zeros): it counts as phase 0.
-# Amplitudes of 8-bit images run up to 255·H·W; float32 transforms are off by less than 0.05 at 224².
+# Amplitudes of 8-bit images run up to 255·H·W; float32 transforms are off by less than 0.05 at 224² but for some CPUs'.
 NO_PHASE = 0.1
 # Pixels mixed at once. On a CPU spectra that stay in its cache are mixed three times as fast; on a GPU the spectra of
 # 256 images of 224² take about a gigabyte.

@@ -1,7 +1,8 @@
 """Batch norm in training together with what follows it, as Triton kernels: two passes forward, two backward.
 
-The sum with a shortcut and the ReLU cost no pass of their own. Whatever is added up is added in parts of the rows, and
-whoever needs the whole adds the parts: no atomics, so the same input gives the same bits. Everything is channels last.
+The sum with a shortcut and the ReLU cost no pass of their own. What is added up is added in parts of the rows, and the
+parts by a kernel of their own: no atomics, so the same input gives the same bits. (Did every program that needs the
+whole add up the parts, it would read as much of them as of activations.) Everything is channels last.
 Axes: R rows (the pixels of all views), C channels, P parts.
 """
 
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 
 from triplee.nets.fused import WIDTH
 
+TALL = 128  # rows of a tile, where there are many
 MOST_PARTS = 64
 MOST_PROGRAMS = 256  # along the rows, where nothing is added up
 # How many rows there are is not specialised: a network's layers would have the kernels compiled many times over.
@@ -36,7 +38,7 @@ def _tile(start, last, C, HEIGHT: tl.constexpr, WIDTH: tl.constexpr):
 
 
 @triton.jit
-def read_parts(parts, P, which, C, MOST: tl.constexpr, WIDTH: tl.constexpr):
+def _parts(parts, P, which, C, MOST: tl.constexpr, WIDTH: tl.constexpr):
     """One of the two results of every part, zero past the last: (MOST, WIDTH)."""
     part = tl.arange(0, MOST)
     offset = (part * 2 + which)[:, None] * C + _columns(WIDTH)[None, :]
@@ -44,10 +46,24 @@ def read_parts(parts, P, which, C, MOST: tl.constexpr, WIDTH: tl.constexpr):
 
 
 @triton.jit
-def store_parts(parts, C, first, second, WIDTH: tl.constexpr):
+def _store_parts(parts, C, first, second, WIDTH: tl.constexpr):
     row = parts + tl.program_id(0) * 2 * C + _columns(WIDTH)
     tl.store(row, first)
     tl.store(row + C, second)
+
+
+@triton.jit
+def add_distances(tile, exists, about, off, squares):
+    """To the distances of rows from `about`, somewhere among them: sums of the rows themselves would cancel."""
+    apart = tl.where(exists, tile - about[None, :], 0.0)
+    return off + apart, squares + apart * apart
+
+
+@triton.jit
+def store_statistics(parts, C, about, off, squares, rows, WIDTH: tl.constexpr):
+    """A part's mean, and its sum of squared distances from it."""
+    total, count = tl.sum(off, 0), rows.to(tl.float32)
+    _store_parts(parts, C, about + total / count, tl.sum(squares, 0) - total * total / count, WIDTH)
 
 
 @triton.jit(do_not_specialize=["R", "rows_each"])
@@ -55,38 +71,41 @@ def _statistics(x, parts, R, rows_each, C, HEIGHT: tl.constexpr, WIDTH: tl.const
     """Of every part of the rows: the mean, and the sum of squared distances from it."""
     first = tl.program_id(0) * rows_each
     last = tl.minimum(first + rows_each, R)
-    mean, squares = tl.zeros((WIDTH,), tl.float32), tl.zeros((WIDTH,), tl.float32)
+    offset, exists = _tile(first, last, C, HEIGHT, WIDTH)
+    about = tl.sum(tl.load(x + offset, mask=exists, other=0.0).to(tl.float32), 0) / tl.minimum(last - first, HEIGHT)
+    off, squares = tl.zeros((HEIGHT, WIDTH), tl.float32), tl.zeros((HEIGHT, WIDTH), tl.float32)
     for start in range(first, last, HEIGHT):
         offset, exists = _tile(start, last, C, HEIGHT, WIDTH)
         tile = tl.load(x + offset, mask=exists, other=0.0).to(tl.float32)
-        seen, here = (start - first).to(tl.float32), tl.minimum(last - start, HEIGHT).to(tl.float32)
-        tile_mean = tl.sum(tile, 0) / here
-        off = tl.where(exists, tile - tile_mean[None, :], 0.0)
-        apart = tile_mean - mean
-        mean += apart * (here / (seen + here))
-        squares += tl.sum(off * off, 0) + apart * apart * (seen * here / (seen + here))
-    store_parts(parts, C, mean, squares, WIDTH)
+        off, squares = add_distances(tile, exists, about, off, squares)
+    store_statistics(parts, C, about, off, squares, last - first, WIDTH)
 
 
-@triton.jit
-def whole_statistics(parts, R, rows_of_part, P, C, MOST: tl.constexpr, WIDTH: tl.constexpr):
-    """Mean and variance of all rows, from those of the parts."""
-    part = tl.arange(0, MOST)
+@triton.jit(do_not_specialize=["R", "rows_of_part", "P"])
+def _finish_statistics(
+    parts,
+    kept,
+    running_mean,
+    running_var,
+    batches,
+    R,
+    rows_of_part,
+    P,
+    C,
+    momentum,
+    eps,
+    MOST: tl.constexpr,
+    WIDTH: tl.constexpr,
+):
+    """Mean and 1/deviation of all rows, and the running statistics."""
+    column, part = _columns(WIDTH), tl.arange(0, MOST)
     size = tl.minimum(tl.maximum(R - part * rows_of_part, 0), rows_of_part).to(tl.float32)[:, None]
-    means, squares = read_parts(parts, P, 0, C, MOST, WIDTH), read_parts(parts, P, 1, C, MOST, WIDTH)
+    means, squares = _parts(parts, P, 0, C, MOST, WIDTH), _parts(parts, P, 1, C, MOST, WIDTH)
     mean = tl.sum(means * size, 0) / R
     off = means - mean[None, :]
-    return mean, (tl.sum(squares, 0) + tl.sum(off * off * size, 0)) / R
-
-
-@triton.jit
-def keep_statistics(
-    kept, running_mean, running_var, batches, mean, variance, inverse, R, C, momentum, WIDTH: tl.constexpr
-):
-    """For the backward pass, and in the running statistics."""
-    column = _columns(WIDTH)
+    variance = (tl.sum(squares, 0) + tl.sum(off * off * size, 0)) / R
     tl.store(kept + column, mean)
-    tl.store(kept + C + column, inverse)
+    tl.store(kept + C + column, 1.0 / tl.sqrt(variance + eps))
     old_mean, old_var = tl.load(running_mean + column), tl.load(running_var + column)
     tl.store(running_mean + column, old_mean + momentum * (mean - old_mean))
     tl.store(running_var + column, old_var + momentum * (variance * (R / (R - 1.0)) - old_var))
@@ -94,38 +113,25 @@ def keep_statistics(
         tl.store(batches, tl.load(batches) + 1)
 
 
-@triton.jit(do_not_specialize=["R", "rows_of_part", "P", "rows_each"])
+@triton.jit(do_not_specialize=["R", "rows_each"])
 def _normalise(
     x,
     shortcut,
     y,
-    parts,
     kept,
     weight,
     bias,
-    running_mean,
-    running_var,
-    batches,
     R,
-    rows_of_part,
-    P,
     rows_each,
     C,
-    momentum,
-    eps,
     SHORTCUT: tl.constexpr,
     RELU: tl.constexpr,
-    MOST: tl.constexpr,
     HEIGHT: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """The outputs; the first program of each column also keeps mean and 1/deviation, and the running statistics."""
     column = _columns(WIDTH)
-    mean, variance = whole_statistics(parts, R, rows_of_part, P, C, MOST, WIDTH)
-    inverse = 1.0 / tl.sqrt(variance + eps)
-    if tl.program_id(0) == 0:
-        keep_statistics(kept, running_mean, running_var, batches, mean, variance, inverse, R, C, momentum, WIDTH)
-    scale, shift = tl.load(weight + column) * inverse, tl.load(bias + column)
+    mean, scale = tl.load(kept + column), tl.load(weight + column) * tl.load(kept + C + column)
+    shift = tl.load(bias + column)
     first = tl.program_id(0) * rows_each
     last = tl.minimum(first + rows_each, R)
     for start in range(first, last, HEIGHT):
@@ -167,7 +173,7 @@ def _gradient_sums(
     column = _columns(WIDTH)
     mean, inverse = tl.load(kept + column), tl.load(kept + C + column)
     scale, shift = tl.load(weight + column) * inverse, tl.load(bias + column)
-    of_bias, of_weight = tl.zeros((WIDTH,), tl.float32), tl.zeros((WIDTH,), tl.float32)
+    of_bias, of_weight = tl.zeros((HEIGHT, WIDTH), tl.float32), tl.zeros((HEIGHT, WIDTH), tl.float32)
     first = tl.program_id(0) * rows_each
     last = tl.minimum(first + rows_each, R)
     for start in range(first, last, HEIGHT):
@@ -180,41 +186,41 @@ def _gradient_sums(
             tl.store(d_shortcut + offset, gradient.to(d_shortcut.dtype.element_ty), mask=exists)
         elif RELU:
             gradient = tl.where(_passes(tile, mean, scale, shift), gradient, 0.0)
-        of_bias += tl.sum(gradient, 0)
-        of_weight += tl.sum(gradient * (tile - mean[None, :]) * inverse[None, :], 0)
-    store_parts(parts, C, of_bias, of_weight, WIDTH)
+        of_bias += gradient
+        of_weight += gradient * (tile - mean[None, :])
+    _store_parts(parts, C, tl.sum(of_bias, 0), tl.sum(of_weight, 0) * inverse, WIDTH)
 
 
-@triton.jit(do_not_specialize=["R", "P", "rows_each"])
+@triton.jit(do_not_specialize=["P"])
+def _finish_gradient_sums(parts, d_weight, d_bias, P, C, MOST: tl.constexpr, WIDTH: tl.constexpr):
+    """The gradients of bias and weight."""
+    column = _columns(WIDTH)
+    tl.store(d_bias + column, tl.sum(_parts(parts, P, 0, C, MOST, WIDTH), 0))
+    tl.store(d_weight + column, tl.sum(_parts(parts, P, 1, C, MOST, WIDTH), 0))
+
+
+@triton.jit(do_not_specialize=["R", "rows_each"])
 def _gradients(
     dy,
     x,
     kept,
-    parts,
+    d_weight,
+    d_bias,
     weight,
     bias,
     dx,
-    d_weight,
-    d_bias,
     R,
-    P,
     rows_each,
     C,
     RELU: tl.constexpr,
-    MOST: tl.constexpr,
     HEIGHT: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """The gradient of the input; the first program of each column writes those of weight and bias."""
+    """The gradient of the input."""
     column = _columns(WIDTH)
-    of_bias = tl.sum(read_parts(parts, P, 0, C, MOST, WIDTH), 0)
-    of_weight = tl.sum(read_parts(parts, P, 1, C, MOST, WIDTH), 0)
-    if tl.program_id(0) == 0:
-        tl.store(d_bias + column, of_bias)
-        tl.store(d_weight + column, of_weight)
     mean, inverse = tl.load(kept + column), tl.load(kept + C + column)
     scale, shift = tl.load(weight + column) * inverse, tl.load(bias + column)
-    along, constant = of_weight * inverse / R, of_bias / R
+    along, constant = tl.load(d_weight + column) * inverse / R, tl.load(d_bias + column) / R
     first = tl.program_id(0) * rows_each
     last = tl.minimum(first + rows_each, R)
     for start in range(first, last, HEIGHT):
@@ -233,11 +239,11 @@ class _Cut:
     def __init__(self, x: Tensor) -> None:
         self.C = x.shape[1]
         self.R = x.numel() // self.C
-        self.height = 128 if self.R >= 128 * MOST_PARTS else 32
+        self.height = TALL if self.R >= TALL * MOST_PARTS else 32
         self.rows_of_part, self.P = self._share(MOST_PARTS)
         self.rows_each, programs = self._share(MOST_PROGRAMS)
         self.by_part, self.by_program = (self.P, self.C // WIDTH), (programs, self.C // WIDTH)
-        self.options = {"HEIGHT": self.height, "WIDTH": WIDTH, "num_warps": 8 if self.height == 128 else 4}
+        self.options = {"HEIGHT": self.height, "WIDTH": WIDTH, "num_warps": 8 if self.height == TALL else 4}
 
     def _share(self, most: int) -> tuple[int, int]:
         """Rows of a program, and how many programs that makes."""
@@ -248,17 +254,43 @@ class _Cut:
         return torch.empty(self.P, 2, self.C, device=x.device)
 
 
-def gradient_sums(dy: Tensor, x: Tensor, kept: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """The gradients of bias and weight in parts (P, 2, C), for outputs relu(norm(x)) and channels-last tensors."""
+def finish_statistics(parts: Tensor, rows_of_part: int, R: int, norm: nn.BatchNorm2d) -> Tensor:
+    """Mean and 1/deviation (2, C) of R rows from those of parts (P, 2, C); the norm's running statistics move on."""
+    P, _, C = parts.shape
+    kept = torch.empty(2, C, device=parts.device)
+    _finish_statistics[(1, C // WIDTH)](
+        *(parts, kept, norm.running_mean, norm.running_var, norm.num_batches_tracked),
+        *(R, rows_of_part, P, C, norm.momentum, norm.eps),
+        MOST=triton.next_power_of_2(P),
+        WIDTH=WIDTH,
+    )
+    return kept
+
+
+def weight_gradients(
+    dy: Tensor,
+    y: Tensor,
+    x: Tensor,
+    kept: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    d_shortcut: Tensor | None = None,
+    relu: bool = True,
+) -> tuple[Tensor, Tensor]:
+    """Those of weight and bias, for y = relu(norm(x) + shortcut), channels last; writes that of the shortcut."""
     cut = _Cut(x)
-    parts = cut.parts(x)
+    parts, d_weight, d_bias = cut.parts(x), torch.empty_like(weight), torch.empty_like(bias)
     _gradient_sums[cut.by_part](
-        *(dy, x, x, kept, weight, bias, parts, x, cut.R, cut.rows_of_part, cut.C),
-        SHORTCUT=False,
-        RELU=True,
+        *(dy, y, x, kept, weight, bias, parts, x if d_shortcut is None else d_shortcut),
+        *(cut.R, cut.rows_of_part, cut.C),
+        SHORTCUT=d_shortcut is not None,
+        RELU=relu,
         **cut.options,
     )
-    return parts
+    _finish_gradient_sums[(1, cut.C // WIDTH)](
+        parts, d_weight, d_bias, cut.P, cut.C, MOST=triton.next_power_of_2(cut.P), WIDTH=WIDTH
+    )
+    return d_weight, d_bias
 
 
 class BatchNorm(torch.autograd.Function):
@@ -272,15 +304,13 @@ class BatchNorm(torch.autograd.Function):
         if shortcut is not None:
             shortcut = shortcut.to(x.dtype).contiguous(memory_format=torch.channels_last)
         cut, y = _Cut(x), torch.empty_like(x)
-        parts, kept = cut.parts(x), torch.empty(2, cut.C, device=x.device)
+        parts = cut.parts(x)
         _statistics[cut.by_part](x, parts, cut.R, cut.rows_of_part, cut.C, **cut.options)
+        kept = finish_statistics(parts, cut.rows_of_part, cut.R, norm)
         _normalise[cut.by_program](
-            *(x, x if shortcut is None else shortcut, y, parts, kept, weight, bias),
-            *(norm.running_mean, norm.running_var, norm.num_batches_tracked),
-            *(cut.R, cut.rows_of_part, cut.P, cut.rows_each, cut.C, norm.momentum, norm.eps),
+            *(x, x if shortcut is None else shortcut, y, kept, weight, bias, cut.R, cut.rows_each, cut.C),
             SHORTCUT=shortcut is not None,
             RELU=relu,
-            MOST=MOST_PARTS,
             **cut.options,
         )
         ctx.save_for_backward(x, y if relu and shortcut is not None else x, kept, weight, bias)
@@ -292,21 +322,13 @@ class BatchNorm(torch.autograd.Function):
         x, y, kept, weight, bias = ctx.saved_tensors
         dy = dy.contiguous(memory_format=torch.channels_last)
         cut, dx = _Cut(x), torch.empty_like(x)
-        parts, d_weight, d_bias = cut.parts(x), torch.empty_like(weight), torch.empty_like(weight)
         d_shortcut = torch.empty_like(x) if ctx.has_shortcut else None
-        _gradient_sums[cut.by_part](
-            *(dy, y, x, kept, weight, bias, parts, x if d_shortcut is None else d_shortcut),
-            *(cut.R, cut.rows_of_part, cut.C),
-            SHORTCUT=ctx.has_shortcut,
-            RELU=ctx.relu,
-            **cut.options,
-        )
+        d_weight, d_bias = weight_gradients(dy, y, x, kept, weight, bias, d_shortcut, ctx.relu)
         # Past the ReLU already where there is a shortcut.
         gradient, relu = (dy, ctx.relu) if d_shortcut is None else (d_shortcut, False)
         _gradients[cut.by_program](
-            *(gradient, x, kept, parts, weight, bias, dx, d_weight, d_bias, cut.R, cut.P, cut.rows_each, cut.C),
+            *(gradient, x, kept, d_weight, d_bias, weight, bias, dx, cut.R, cut.rows_each, cut.C),
             RELU=relu,
-            MOST=MOST_PARTS,
             **cut.options,
         )
         return dx, d_shortcut, d_weight, d_bias, None, None

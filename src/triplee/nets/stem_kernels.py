@@ -18,14 +18,7 @@ import triton
 import triton.language as tl
 from torch import Tensor, nn
 
-from triplee.nets.norm_kernels import (
-    MOST_PARTS,
-    gradient_sums,
-    keep_statistics,
-    read_parts,
-    store_parts,
-    whole_statistics,
-)
+from triplee.nets.norm_kernels import add_distances, finish_statistics, store_statistics, weight_gradients
 
 CHANNELS: tl.constexpr = tl.constexpr(64)
 SIDE: tl.constexpr = tl.constexpr(7)
@@ -96,7 +89,6 @@ def _convolve(
     offset, exists = _weight_offsets(tl.arange(0, K), by_colour, by_row, by_column)
     weights = weight + channel[:, None] * by_output + offset[None, :]
     weights_KC = tl.trans(tl.load(weights, mask=exists[None, :], other=0.0))
-    # Distances from the first tile's mean: sums of the outputs themselves would cancel where they are far from zero.
     about = tl.zeros((CHANNELS,), tl.float32)
     off, squares = tl.zeros((OUTPUTS, CHANNELS), tl.float32), tl.zeros((OUTPUTS, CHANNELS), tl.float32)
     first = tl.program_id(0) * rows_each
@@ -110,21 +102,8 @@ def _convolve(
         tile = tile.to(tl.float32)
         if start == first:
             about = tl.sum(tl.where(here, tile, 0.0), 0) / tl.minimum(last - first, OUTPUTS).to(tl.float32)
-        apart = tl.where(here, tile - about[None, :], 0.0)
-        off += apart
-        squares += apart * apart
-    count, total = (last - first).to(tl.float32), tl.sum(off, 0)
-    store_parts(parts, CHANNELS, about + total / count, tl.sum(squares, 0) - total * total / count, CHANNELS)
-
-
-@triton.jit(do_not_specialize=["P"])
-def _finish_statistics(
-    parts, kept, running_mean, running_var, batches, R, rows_each, P, momentum, eps, MOST: tl.constexpr
-):
-    """Mean and 1/deviation of all outputs, and the running statistics; one program."""
-    mean, variance = whole_statistics(parts, R, rows_each, P, CHANNELS, MOST, CHANNELS)
-    inverse = 1.0 / tl.sqrt(variance + eps)
-    keep_statistics(kept, running_mean, running_var, batches, mean, variance, inverse, R, CHANNELS, momentum, CHANNELS)
+        off, squares = add_distances(tile, here, about, off, squares)
+    store_statistics(parts, CHANNELS, about, off, squares, last - first, CHANNELS)
 
 
 @triton.jit(do_not_specialize=["count"])
@@ -189,18 +168,16 @@ def _add_windows(
     return tl.dot(tl.trans(gradient), windows, total, input_precision="ieee")
 
 
-@triton.jit(do_not_specialize=["P", "cells", "cells_each"])
+@triton.jit(do_not_specialize=["cells", "cells_each"])
 def _weight_gradients(
     padded,
     x,
     dy,
     codes,
     kept,
-    sums,
-    P,
-    weight,
     d_weight,
     d_bias,
+    weight,
     parts,
     R,
     cells,
@@ -211,20 +188,14 @@ def _weight_gradients(
     w: tl.constexpr,
     H: tl.constexpr,
     W: tl.constexpr,
-    MOST: tl.constexpr,
     CELLS: tl.constexpr,
 ):
-    """Of every part of the outputs the gradient of the convolution's weights; the first program writes the norm's."""
+    """Of every part of the outputs the gradient of the convolution's weights."""
     channel = tl.arange(0, CHANNELS)
-    of_bias = tl.sum(read_parts(sums, P, 0, CHANNELS, MOST, CHANNELS), 0)
-    of_weight = tl.sum(read_parts(sums, P, 1, CHANNELS, MOST, CHANNELS), 0)
-    if tl.program_id(0) == 0:
-        tl.store(d_bias + channel, of_bias)
-        tl.store(d_weight + channel, of_weight)
     mean, inverse = tl.load(kept + channel), tl.load(kept + CHANNELS + channel)
     scale = tl.load(weight + channel) * inverse
-    slope = -of_weight * inverse / R * scale
-    level = -of_bias / R * scale - mean * slope
+    slope = -tl.load(d_weight + channel) * inverse / R * scale
+    level = -tl.load(d_bias + channel) / R * scale - mean * slope
     total = tl.zeros((CHANNELS, K), tl.float32)
     first = tl.program_id(0) * cells_each
     last = tl.minimum(first + cells_each, cells)
@@ -339,13 +310,7 @@ class Stem(torch.autograd.Function):
             **sizes.constants,
             **CONVOLVE,
         )
-        kept = torch.empty(2, channels, **floats)
-        _finish_statistics[(1,)](
-            *(parts, kept, norm.running_mean, norm.running_var, norm.num_batches_tracked),
-            *(sizes.R, rows_each, P, norm.momentum, norm.eps),
-            MOST=MOST_CONVOLVING,
-            num_warps=8,
-        )
+        kept = finish_statistics(parts, rows_each, sizes.R, norm)
         shape = (views, channels, *sizes.pooled)
         y, largest = (torch.empty(shape, memory_format=torch.channels_last, **halves) for _ in range(2))
         codes = torch.empty_like(y, dtype=torch.uint8)
@@ -361,16 +326,15 @@ class Stem(torch.autograd.Function):
         padded, x, largest, codes, kept, kernel, weight, bias = ctx.saved_tensors
         sizes: _Sizes = ctx.sizes
         dy = dy.contiguous(memory_format=torch.channels_last)
-        sums = gradient_sums(dy, largest, kept, weight, bias)
-        d_weight, d_bias, d_kernel = torch.empty_like(weight), torch.empty_like(bias), torch.empty_like(kernel)
+        d_weight, d_bias = weight_gradients(dy, largest, largest, kept, weight, bias)
+        d_kernel = torch.empty_like(kernel)
         cells = dy.numel() // CHANNELS.value
         cells_each, P = _share(cells, GRADIENTS["CELLS"], MOST_ADDING)
         parts = torch.empty(P, CHANNELS.value, K.value, device=dy.device)
         _weight_gradients[(P,)](
-            *(padded, x, dy, codes, kept, sums, len(sums), weight, d_weight, d_bias, parts),
+            *(padded, x, dy, codes, kept, d_weight, d_bias, weight, parts),
             *(sizes.R, cells, cells_each, *sizes.pooled),
             **sizes.constants,
-            MOST=MOST_PARTS,
             **GRADIENTS,
         )
         _add_parts[(CHANNELS.value, K.value // (2 * RUN.value))](parts, d_kernel, P, *kernel.stride())
