@@ -153,8 +153,9 @@ def test_fourier_mixes_are_the_same(size: tuple[int, int], monkeypatch: pytest.M
     # On some CPUs torch's transform leaves a flat image more than NO_PHASE in components that it does not have: the
     # partner's amplitude, a tenth of a grey level, comes out with another phase.
     flat = (images == images[:, :, :1, :1]).all(3).all(2)
-    nearly_the_same(mixed[flat], expected[flat], most=0.1)
-    nearly_the_same(mixed[~flat], expected[~flat])
+    for group, most in ((flat, 0.1), (~flat, 1e-3)):
+        if group.any():
+            nearly_the_same(mixed[group], expected[group], most)
 
 
 @pytest.mark.parametrize("partner", [8, -1])
