@@ -90,7 +90,7 @@ class Trained:
         executor: Any = self.stack.executors[0]
         first = max(0, self.steps - steps)
         parts = {k: (first, Share.of(spec, 0)) for k, spec in enumerate(self.stack.specs)}
-        chunk = executor._feed(parts, 0, executor.steps_at_once)
+        chunk = executor._feed(parts, 0)
         wait()
         steps_of_chunk = max(chunk.steps.values())
         repeats = -(-steps // steps_of_chunk)

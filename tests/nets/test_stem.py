@@ -68,7 +68,7 @@ class Trial:
 
 
 def distance(one: Tensor, other: Tensor) -> float:
-    return float((one.double() - other.double()).norm() / other.double().norm())
+    return float((one.detach().double() - other.detach().double()).norm() / other.detach().double().norm())
 
 
 @runs_kernels

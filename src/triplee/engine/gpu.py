@@ -6,7 +6,7 @@ Axes: M members, V views of a step, S rows of the tables: two chunks of steps, f
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 CHUNK_BYTES = 512 << 20
 SHARE_OF_MEMORY = 1 / 16  # where that would be too much of a small GPU
 MOST_STEPS = 1024
-FIRST_CHUNK, GROWTH = 1 / 64, 4  # of a chunk's steps; an epoch's first one is waited for, the next are made meanwhile
 
 
 def make_executors(specs: Mapping[int, MemberSpec], resident: Resident) -> "dict[int, Executor]":
@@ -103,7 +102,7 @@ class GpuMembers:
         training: Chunk | None = None
         stopping = False
         try:
-            for number, (done, steps) in enumerate(self._chunks(longest)):
+            for number, done in enumerate(range(0, longest, self.steps_at_once)):
                 parts = {
                     k: (first[k] + done, share)
                     for k, share in shares.items()
@@ -111,7 +110,7 @@ class GpuMembers:
                 }
                 if not parts:
                     break
-                chunk = self._feed(parts, number % 2, steps)
+                chunk = self._feed(parts, number % 2)
                 chunk.trained = self.enqueue(chunk)
                 if training is not None:
                     self._collect(training, progress)
@@ -130,17 +129,10 @@ class GpuMembers:
         finally:
             torch.cuda.synchronize(self.device)  # nothing may still train when an exception frees its memory
 
-    def _chunks(self, longest: int) -> Iterator[tuple[int, int]]:
-        """Of so many steps: how many come before each chunk, and how many it has at the most."""
-        done, steps = 0, max(1, int(FIRST_CHUNK * self.steps_at_once))
-        while done < longest:
-            yield done, steps
-            done, steps = done + steps, min(GROWTH * steps, self.steps_at_once)
-
-    def _feed(self, parts: dict[int, tuple[int, Share]], half: int, most_steps: int) -> Chunk:
-        """Make the views of the next steps of each member and fill one half of the tables, or its beginning."""
-        rows = slice(half * self.steps_at_once, half * self.steps_at_once + most_steps)
-        index = np.zeros((most_steps, len(self.specs), self.index.shape[2]), dtype=np.int64)
+    def _feed(self, parts: dict[int, tuple[int, Share]], half: int) -> Chunk:
+        """Make the views of the next steps of each member and fill one half of the tables."""
+        rows = slice(half * self.steps_at_once, (half + 1) * self.steps_at_once)
+        index = np.zeros((self.steps_at_once, len(self.specs), self.index.shape[2]), dtype=np.int64)
         labels, counts = np.zeros_like(index), np.ones(index.shape[:2], dtype=np.int32)
         next_view = half * self.half_views
         # Draws that are carried out at once are of one kind, with styles from one table.
@@ -149,7 +141,7 @@ class GpuMembers:
         sizes: dict[int, np.ndarray] = {}
         for k in sorted(parts, key=lambda k: (kind_of[k], k)):
             step, share = parts[k]
-            bounds = share.bounds[step : step + most_steps + 1]
+            bounds = share.bounds[step : step + self.steps_at_once + 1]
             cut = slice(bounds[0], bounds[-1])
             alike.setdefault(kind_of[k], []).append((share.index_V[cut], share.draw[cut], self.styles.get(k)))
             sizes[k] = np.diff(bounds)

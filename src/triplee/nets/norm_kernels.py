@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from triplee.nets.fused import WIDTH
 
-TALL = 128  # rows of a tile, where there are many
+TALL = 64  # rows of a tile, where there are many
 MOST_PARTS = 64
 MOST_PROGRAMS = 256  # along the rows, where nothing is added up
 # How many rows there are is not specialised: a network's layers would have the kernels compiled many times over.
