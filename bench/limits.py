@@ -3,7 +3,8 @@
 FLOPs are those of all convolutions and matrix products, forward and backward, as torch counts them. Bytes are what has
 to go through memory at least, as if nothing stayed in a cache: per weight 30 (bfloat16 copy written and read twice,
 float32 gradient written and read, weight and momentum read and written), per number that a layer hands on 10
-(bfloat16: written, read forward and backward; its gradient written and read), and every view read twice.
+(bfloat16: written, read forward and backward; its gradient written and read), and every view read twice. A ResNet's
+stem writes no such gradient, which is 5 to 7 % less for ResNet-18.
 """
 
 import time
@@ -41,7 +42,7 @@ GROUPS = {
 }
 OWN = {
     "convolution forward": ("forward", "first_forward", "_convolve"),
-    "weight gradient": ("backward_weights", "first_weights", "_weight_gradients", "_add_parts"),
+    "weight gradient": ("backward_weights", "first_weights", "_convolution_gradients", "_add_parts"),
     "input gradient": ("backward_inputs",),
     "matrix products": ("linear_forward", "linear_inputs", "linear_weights"),
     "norm": (

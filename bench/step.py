@@ -103,6 +103,24 @@ class Trained:
         return replay, repeats * steps_of_chunk
 
 
+def measure_feeding(report: Report, what: str, trained: Trained, epochs: int = 7) -> None:
+    """What the views of a chunk take while nothing else runs: of the host, and until they are there."""
+    executor: Any = trained.stack.executors[0]
+    host, whole, views = [], [], 0
+    for epoch in range(epochs):
+        parts = {k: (0, Share.of(spec, epoch)) for k, spec in enumerate(trained.stack.specs)}
+        wait()
+        start = time.perf_counter()
+        sizes = executor._feed(parts, 0).sizes
+        host.append(1000 * (time.perf_counter() - start))
+        wait()
+        whole.append(1000 * (time.perf_counter() - start))
+        views = sum(int(of_steps.sum()) for of_steps in sizes.values())
+    row = {"what": f"views of a chunk, {what}", "views": views, "host, ms": summary(host), "in all, ms": summary(whole)}
+    # A plan for each number of images that were transformed at once.
+    report.add({**row, "Fourier plans": torch.backends.cuda.cufft_plan_cache.size})
+
+
 def smooth_images(size: int) -> Tensor:
     coarse = torch.rand(NUM_IMAGES, 3, 8, 8, generator=torch.Generator().manual_seed(0)).to(DEVICE)
     parts = [torch.nn.functional.interpolate(part, size=size, mode="bicubic") for part in coarse.split(100)]
@@ -148,6 +166,9 @@ def measure_size(report: Report, case: Case, size: int, images: Tensor, labels_N
         report.add(
             {**row, "its ms": summary([1000 * s for s in values]), "stack, times as fast": ratios(values, stack)}
         )
+    if size == case.compared:
+        with report.section(f"feeding of {case.name}"):
+            measure_feeding(report, f"{case.name}, {size} members", trained)
     if size == case.profiled:
         with report.section(f"profile of {case.name}"):
             some, steps = trained.step_alone(10)
@@ -172,7 +193,8 @@ def measure_floors(report: Report, case: Case, reached: dict[str, float]) -> Non
 
 def on_gpu(report: Report) -> None:
     torch.backends.cudnn.benchmark = True  # for the rivals: the engine's captures set it themselves
-    reached = ceilings()
+    with report.section("ceilings"):
+        reached = ceilings()
     for case in CASES:
         with report.section(case.name):
             images = smooth_images(case.values.get("image_size", 32))

@@ -65,19 +65,18 @@ NOTES = {
     " where kernels do not overlap. The rivals wait for the host, the stack does not: so the ratio moves with the"
     " host. ResNet-50 stays below ten times: the usual loop, which waits for launches, takes 2.4 times as long as for"
     " ResNet-18, with 2.7 times the convolutions; ours, which waits for memory and arithmetic, 2.9 times."
-    " Batch norm, ReLU and shortcuts are a third of a ResNet step, in launches too short to fill the GPU alone,"
+    " Batch norm, ReLU and shortcuts are three tenths of a ResNet step, in launches too short to fill the GPU alone,"
     " which is why 12 streams gain 1.7 times over one. Where we lose: the views of ResNet-18 at 224 px cost more than"
-    " the tenth of a step that we allow them, on this host; their cost is the host's for the most part, which was a"
-    " third slower than that of the next section (one eager digit member: 120 steps/s, there 174), while the step"
-    " itself has become shorter. In this run epochs began with chunks of few steps, to wait less for their first"
-    " views; it is not known to help and was taken back.",
-    "step-gpu-again": "On another host, with a quicker usual loop: ResNet-18 at 224 px is below ten times it there."
+    " the tenth of a step that we allow them, on this host; the host was a third slower than that of the next section"
+    " (one eager digit member: 120 steps/s, there 174), and the step itself has become shorter. In this run epochs"
+    " began with chunks of few steps, to wait less for their first views; it is not known to help and was taken back.",
+    "step-gpu-again": "On another host, with a quicker usual loop: ResNet-18 at 224 px is below ten times it there,"
+    " and ResNet-50 below seven."
     " Steps are a little longer than in section `step-gpu`: every program of a batch norm still added up all parts by"
     " itself.",
     "stem-gpu": "What the fused stem – normalising, the 7×7 convolution, batch norm, ReLU and pooling in kernels of"
     " our own – saves a ResNet-18 at 224 px, and what it does that each of 12 streams has a queue to the GPU of its"
-    " own (32 queues, 8 unless told so). By the profile of a single stream the stem took 484 µs of 2,047 before and"
-    " 176 of 1,722 then.",
+    " own (32 queues, 8 unless told so).",
     "design": "Why the GPU engine is as it is: what was tried on one H200 before there were kernels of our own for"
     " batch norm and pooling, single measurements without spread, which `make bench` does not make again. Small"
     " networks: members batched in Triton kernels of our own, 3.5 times as fast as the next best. ResNets: captured"

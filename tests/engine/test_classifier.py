@@ -82,7 +82,11 @@ def test_files_pillow_images_and_tensors_are_seen_alike(model: Classifier, pictu
         resized = model.resize(tensor[None])[0]
         assert np.abs(resized.numpy() - by_pillow).max() <= 1
     files = model.predict(pictures)
-    assert model.predict(opened) == files == [model.predict(str(path))[0] for path in pictures]
+    assert model.predict(opened) == files
+    for one, other in zip([model.predict(str(path))[0] for path in pictures], files, strict=True):
+        # Another number of images is added up in another order on some chips.
+        assert (one.label, one.disagreement) == (other.label, other.disagreement)
+        assert one.confidence == pytest.approx(other.confidence, abs=1e-6)
     for given in (tensors, [pictures[0], opened[1], tensors[2]]):
         for one, other in zip(model.predict(given), files, strict=True):
             assert one.label == other.label and one.confidence == pytest.approx(other.confidence, abs=0.02)

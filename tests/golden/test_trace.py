@@ -36,5 +36,7 @@ def test_the_trace_has_not_moved(small_32: Pool) -> None:
     expected = json.loads(TRACE.read_text())
     trace = make_trace(small_32)
     assert len(trace) == len(expected) == 20
-    # Other chips add in another order: a few 1e-6 after 20 steps. A changed draw moves the losses by 1e-1.
-    assert torch.allclose(torch.tensor(trace), torch.tensor(expected), rtol=1e-3, atol=1e-4)
+    # Other chips add in another order: a few 1e-6 in the first ten steps. Then a Fourier mix may round one grey level
+    # the other way, which was seen to grow to 1.3e-2 at the end. A changed draw moves the losses by 1e-1.
+    distance = (torch.tensor(trace) - torch.tensor(expected)).abs()
+    assert distance[:10].max() < 1e-4 and distance[10:].max() < 4e-2

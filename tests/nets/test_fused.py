@@ -57,6 +57,18 @@ def test_outputs_gradients_and_statistics_are_torchs(shape: tuple[int, ...], wit
 
 
 @runs_kernels
+def test_far_from_zero_the_variance_does_not_cancel() -> None:
+    from triplee.nets.norm_kernels import BatchNorm
+
+    torch.manual_seed(0)
+    x, norm = torch.randn(1, 64, 90, 9, device=DEVICE) + 300, make_norm(64)
+    exact = copy.deepcopy(norm).double()
+    BatchNorm.apply(x, None, norm.weight, norm.bias, norm, True)
+    exact(x.double())
+    torch.testing.assert_close(norm.running_var.double(), exact.running_var, rtol=1e-5, atol=0)
+
+
+@runs_kernels
 def test_what_is_not_finite_goes_through() -> None:
     from triplee.nets.norm_kernels import BatchNorm
 

@@ -96,18 +96,6 @@ def test_outputs_gradients_and_statistics_are_torchs(
 
 
 @runs_kernels
-def test_far_from_zero_the_statistics_do_not_cancel() -> None:
-    trial = Trial(1, 32, 32)
-    trial.shift += 30.0 if ON_GPU else 300.0
-    with torch.no_grad():
-        trial.conv.weight.abs_()
-    y, _, statistics = trial.ours()
-    exact_y, _, exact = trial.torchs(torch.float64)
-    assert distance(statistics["running_var"], exact["running_var"]) < 1e-3
-    assert distance(y, exact_y) < (1e-1 if ON_GPU else 1e-2)
-
-
-@runs_kernels
 def test_what_is_not_finite_goes_through() -> None:
     trial = Trial(1, 20, 20)
     with torch.no_grad():

@@ -1,8 +1,8 @@
 """Batch norm in training together with what follows it, as Triton kernels: two passes forward, two backward.
 
 The sum with a shortcut and the ReLU cost no pass of their own. What is added up is added in parts of the rows, and the
-parts by a kernel of their own: no atomics, so the same input gives the same bits. (Did every program that needs the
-whole add up the parts, it would read as much of them as of activations.) Everything is channels last.
+parts by a small kernel, once: no atomics, so the same input gives the same bits. Adding them in every program that uses
+the sum would take as much reading as the activations do. Everything is channels last.
 Axes: R rows (the pixels of all views), C channels, P parts.
 """
 
@@ -233,6 +233,12 @@ def _gradients(
         tl.store(dx + offset, (gradient * scale[None, :]).to(dx.dtype.element_ty), mask=exists)
 
 
+def share(count: int, tile: int, most: int) -> tuple[int, int]:
+    """How many of `count` a program does, in whole tiles, and how many programs that makes."""
+    each = triton.cdiv(triton.cdiv(count, most), tile) * tile
+    return each, triton.cdiv(count, each)
+
+
 class _Cut:
     """How rows and channels are shared among programs."""
 
@@ -240,15 +246,10 @@ class _Cut:
         self.C = x.shape[1]
         self.R = x.numel() // self.C
         self.height = TALL if self.R >= TALL * MOST_PARTS else 32
-        self.rows_of_part, self.P = self._share(MOST_PARTS)
-        self.rows_each, programs = self._share(MOST_PROGRAMS)
+        self.rows_of_part, self.P = share(self.R, self.height, MOST_PARTS)
+        self.rows_each, programs = share(self.R, self.height, MOST_PROGRAMS)
         self.by_part, self.by_program = (self.P, self.C // WIDTH), (programs, self.C // WIDTH)
         self.options = {"HEIGHT": self.height, "WIDTH": WIDTH, "num_warps": 8 if self.height == TALL else 4}
-
-    def _share(self, most: int) -> tuple[int, int]:
-        """Rows of a program, and how many programs that makes."""
-        rows = triton.cdiv(triton.cdiv(self.R, most), self.height) * self.height
-        return rows, triton.cdiv(self.R, rows)
 
     def parts(self, x: Tensor) -> Tensor:
         return torch.empty(self.P, 2, self.C, device=x.device)
@@ -267,7 +268,7 @@ def finish_statistics(parts: Tensor, rows_of_part: int, R: int, norm: nn.BatchNo
     return kept
 
 
-def weight_gradients(
+def norm_gradients(
     dy: Tensor,
     y: Tensor,
     x: Tensor,
@@ -323,7 +324,7 @@ class BatchNorm(torch.autograd.Function):
         dy = dy.contiguous(memory_format=torch.channels_last)
         cut, dx = _Cut(x), torch.empty_like(x)
         d_shortcut = torch.empty_like(x) if ctx.has_shortcut else None
-        d_weight, d_bias = weight_gradients(dy, y, x, kept, weight, bias, d_shortcut, ctx.relu)
+        d_weight, d_bias = norm_gradients(dy, y, x, kept, weight, bias, d_shortcut, ctx.relu)
         # Past the ReLU already where there is a shortcut.
         gradient, relu = (dy, ctx.relu) if d_shortcut is None else (d_shortcut, False)
         _gradients[cut.by_program](

@@ -18,7 +18,7 @@ import triton
 import triton.language as tl
 from torch import Tensor, nn
 
-from triplee.nets.norm_kernels import add_distances, finish_statistics, store_statistics, weight_gradients
+from triplee.nets.norm_kernels import add_distances, finish_statistics, norm_gradients, share, store_statistics
 
 CHANNELS: tl.constexpr = tl.constexpr(64)
 SIDE: tl.constexpr = tl.constexpr(7)
@@ -32,7 +32,8 @@ POOLED = 16  # pixels, by a program
 CONVOLVE = {"OUTPUTS": 64, "num_warps": 4, "num_stages": 2}  # outputs in a tile
 GRADIENTS = {"CELLS": 16, "num_warps": 4, "num_stages": 2}  # two by two outputs
 MOST_CONVOLVING, MOST_ADDING = 256, 256  # programs
-# Numbers that change with the views of a step are not specialised: each kind would be compiled anew.
+# Numbers that may or may not be multiples of 16, by the views of a step, are not specialised: each kind would be
+# compiled anew.
 
 
 @triton.jit(do_not_specialize=["count"])
@@ -169,7 +170,7 @@ def _add_windows(
 
 
 @triton.jit(do_not_specialize=["cells", "cells_each"])
-def _weight_gradients(
+def _convolution_gradients(
     padded,
     x,
     dy,
@@ -274,12 +275,6 @@ class _Sizes:
         return {"h": h, "w": w, "H": H, "W": W}
 
 
-def _share(count: int, tile: int, most: int) -> tuple[int, int]:
-    """How many of `count` a program does, in whole tiles, and how many programs that makes."""
-    each = triton.cdiv(triton.cdiv(count, most), tile) * tile
-    return each, triton.cdiv(count, each)
-
-
 class Stem(torch.autograd.Function):
     """max_pool(relu(norm(conv(views · scale + shift)))); the norm as in training, statistics and all."""
 
@@ -296,15 +291,15 @@ class Stem(torch.autograd.Function):
     ) -> Tensor:
         ctx.sizes = sizes = _Sizes(len(views_u8), tuple(views_u8.shape[2:]))
         views, device, channels = sizes.views, views_u8.device, CHANNELS.value
-        floats, halves = {"device": device}, {"device": device, "dtype": kernel.dtype}
-        padded = torch.empty(views, *sizes.padded, 4, **halves)
+        floats, rounded = {"device": device}, {"device": device, "dtype": kernel.dtype}
+        padded = torch.empty(views, *sizes.padded, 4, **rounded)
         H, W = sizes.padded
         count = views * H * W
         _pad[(triton.cdiv(count, PIXELS),)](
             views_u8.contiguous(), padded, scale, shift, count, *sizes.view, H=H, W=W, PIXELS=PIXELS
         )
-        rows_each, P = _share(sizes.R, CONVOLVE["OUTPUTS"], MOST_CONVOLVING)
-        x, parts = torch.empty(sizes.R, channels, **halves), torch.empty(P, 2, channels, **floats)
+        rows_each, P = share(sizes.R, CONVOLVE["OUTPUTS"], MOST_CONVOLVING)
+        x, parts = torch.empty(sizes.R, channels, **rounded), torch.empty(P, 2, channels, **floats)
         _convolve[(P,)](
             *(padded, kernel, x, parts, sizes.R, rows_each, *kernel.stride()),
             **sizes.constants,
@@ -312,7 +307,7 @@ class Stem(torch.autograd.Function):
         )
         kept = finish_statistics(parts, rows_each, sizes.R, norm)
         shape = (views, channels, *sizes.pooled)
-        y, largest = (torch.empty(shape, memory_format=torch.channels_last, **halves) for _ in range(2))
+        y, largest = (torch.empty(shape, memory_format=torch.channels_last, **rounded) for _ in range(2))
         codes = torch.empty_like(y, dtype=torch.uint8)
         count = y.numel() // channels
         _pool[(triton.cdiv(count, POOLED),)](
@@ -326,12 +321,12 @@ class Stem(torch.autograd.Function):
         padded, x, largest, codes, kept, kernel, weight, bias = ctx.saved_tensors
         sizes: _Sizes = ctx.sizes
         dy = dy.contiguous(memory_format=torch.channels_last)
-        d_weight, d_bias = weight_gradients(dy, largest, largest, kept, weight, bias)
+        d_weight, d_bias = norm_gradients(dy, largest, largest, kept, weight, bias)
         d_kernel = torch.empty_like(kernel)
         cells = dy.numel() // CHANNELS.value
-        cells_each, P = _share(cells, GRADIENTS["CELLS"], MOST_ADDING)
+        cells_each, P = share(cells, GRADIENTS["CELLS"], MOST_ADDING)
         parts = torch.empty(P, CHANNELS.value, K.value, device=dy.device)
-        _weight_gradients[(P,)](
+        _convolution_gradients[(P,)](
             *(padded, x, dy, codes, kept, d_weight, d_bias, weight, parts),
             *(sizes.R, cells, cells_each, *sizes.pooled),
             **sizes.constants,
