@@ -10,7 +10,10 @@ from torch import Tensor
 
 from triplee.engine.epoch import MemberSpec, MemberTensors
 from triplee.engine.losses import replay_loss
-from triplee.nets.flat_weights import FlatWeights, sgd
+from triplee.nets.flat_weights import FlatWeights, copy_all, sgd
+from triplee.nets.network import Network
+
+lerp_all = torch._foreach_lerp_  # pyright: ignore[reportPrivateImportUsage]
 
 
 class Member:
@@ -32,6 +35,8 @@ class Member:
         self.momenta = {
             name: torch.zeros_like(p) if name in self.rest else flat_momentum[p] for name, p in named.items()
         }
+        # Gathered once: to go through the modules takes longer than to average.
+        self.averages, self.followed = _floats_and_counts(self.averaged), _floats_and_counts(self.network)
         # A row of the update kernel's. On the device, where a captured graph reads it.
         self.rates = torch.tensor([[recipe.lr, recipe.momentum, recipe.weight_decay, 0.0, 0.0]], device=device)
 
@@ -61,11 +66,10 @@ class Member:
         """Move the averaged network towards the trained one, by so much of the way."""
         if self.averaged is self.network:
             return
-        # Not by name: a module may have several.
-        for average, parameter in zip(self.averaged.parameters(), self.network.parameters(), strict=True):
-            average.lerp_(parameter, weight)
-        for average, buffer in zip(self.averaged.buffers(), self.network.buffers(), strict=True):
-            average.lerp_(buffer, weight) if buffer.is_floating_point() else average.copy_(buffer)
+        (averages, counts), (trained, trained_counts) = self.averages, self.followed
+        lerp_all(averages, trained, weight)
+        if counts:
+            copy_all(counts, trained_counts)
 
     @torch.inference_mode()
     def predict(self, images_u8: Tensor) -> Tensor:
@@ -97,3 +101,9 @@ class Member:
             self.flat.round()
         for name, momentum in self.momenta.items():
             momentum.copy_(tensors.momentum[name]) if name in tensors.momentum else momentum.zero_()
+
+
+def _floats_and_counts(network: Network) -> tuple[list[Tensor], list[Tensor]]:
+    """Its tensors, each once: a module may have several names."""
+    tensors = [*network.parameters(), *network.buffers()]
+    return [t for t in tensors if t.is_floating_point()], [t for t in tensors if not t.is_floating_point()]
