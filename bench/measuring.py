@@ -15,6 +15,8 @@ import numpy
 import PIL
 import torch
 
+import triplee  # says how many queues to a GPU there are, which is heard only before anybody asks for one
+
 RESULTS = Path(__file__).parent / "results"
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
@@ -52,8 +54,9 @@ def machine() -> dict[str, Any]:
         ]
         name = models[0] if models else name
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
-    versions = {"python": platform.python_version(), "torch": torch.__version__, "numpy": numpy.__version__}
-    return {"cpu": name, "cores": os.cpu_count(), "gpu": gpu, **versions, "pillow": PIL.__version__}
+    packages = {"triplee": triplee, "torch": torch, "numpy": numpy, "pillow": PIL}
+    versions = {package: module.__version__ for package, module in packages.items()}
+    return {"cpu": name, "cores": os.cpu_count(), "gpu": gpu, "python": platform.python_version(), **versions}
 
 
 def save(name: str, rows: list[dict[str, Any]]) -> None:

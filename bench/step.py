@@ -116,9 +116,8 @@ def measure_feeding(report: Report, what: str, trained: Trained, epochs: int = 7
         wait()
         whole.append(1000 * (time.perf_counter() - start))
         views = sum(int(of_steps.sum()) for of_steps in sizes.values())
-    row = {"what": f"views of a chunk, {what}", "views": views, "host, ms": summary(host), "in all, ms": summary(whole)}
-    # A plan for each number of images that were transformed at once.
-    report.add({**row, "Fourier plans": torch.backends.cuda.cufft_plan_cache.size})
+    times = {"host, ms": summary(host), "in all, ms": summary(whole)}
+    report.add({"what": f"views of a chunk, {what}", "views": views, **times})
 
 
 def smooth_images(size: int) -> Tensor:

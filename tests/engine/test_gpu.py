@@ -12,6 +12,7 @@ import torch
 from observing import Silent
 
 from triplee.augment import apply_draw
+from triplee.data.load import load_data
 from triplee.data.pool import Pool
 from triplee.data.split import split_pool
 from triplee.engine import batched, captured, gpu, style_fit, windows
@@ -227,6 +228,19 @@ def test_members_rest_stop_and_go_on(small_32: Pool, values: dict, monkeypatch: 
     np.testing.assert_allclose(progress.cross_entropy, expected.cross_entropy, rtol=tolerance)
     for name, tensor in straight.member_tensors(1).items():
         torch.testing.assert_close(tensor.cpu(), stack.member_tensors(1)[name].cpu(), rtol=0.05, atol=0.02, msg=name)
+
+
+def test_images_that_do_not_consist_of_words_train(small_folder: Path) -> None:
+    """Picked byte by byte; at a rate so small that losses tell the views from others and little else."""
+    pool = load_data(str(small_folder), 33)
+    specs = make_specs(pool, members=2, ops="basic", **{**CAPTURED, "image_size": 33, "lr": 1e-6})
+    stack = make_stack(pool, specs, GPU, "float32")
+    assert stack.executors[0].words.dtype == torch.uint8  # pyright: ignore[reportAttributeAccessIssue]
+    ours = train(stack, epochs=1)[0]
+    on_cpu = train(make_stack(pool, specs, CPU, "float32"), epochs=1)[0]
+    assert ours.steps == on_cpu.steps
+    np.testing.assert_allclose(ours.cross_entropy, on_cpu.cross_entropy, rtol=1e-3)
+    np.testing.assert_allclose(ours.contrast, on_cpu.contrast, rtol=1e-3)
 
 
 @pytest.mark.parametrize("weight", [1.0, 0.0], ids=["contrast", "no contrast"])
