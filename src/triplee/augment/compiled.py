@@ -23,10 +23,12 @@ _NO_CROP = np.empty((0, 4), np.int32)
 BYTES_PER_THREAD = 1 << 20  # of views: below this a thread costs more than it saves
 
 
-@compile_ahead("b1(u1[:,:,::1], f4[::1], f4[::1], f4[:,:,::1], i8, i8)")
+@compile_ahead("b1(u1[:,:,:,::1], f4[::1], f4[::1], f4[:,:,:,::1], i8, i8)")
 def _normalise(
-    views_VCP: np.ndarray, scale_C: np.ndarray, shift_C: np.ndarray, out_VCP: np.ndarray, first: int, last: int
+    views_VCHW: np.ndarray, scale_C: np.ndarray, shift_C: np.ndarray, out_VCHW: np.ndarray, first: int, last: int
 ) -> bool:
+    planes = (len(views_VCHW), 3, views_VCHW.shape[2] * views_VCHW.shape[3])
+    views_VCP, out_VCP = views_VCHW.reshape(planes), out_VCHW.reshape(planes)
     for v in range(first, last):
         for c in range(3):
             plane, out, scale, shift = views_VCP[v, c], out_VCP[v, c], scale_C[c], shift_C[c]
@@ -56,8 +58,7 @@ def mix_views(
     if not pool_NCHW.is_contiguous():
         pool_NCHW, partner_M = pool_NCHW[torch.from_numpy(partner_M)].contiguous(), np.arange(len(partner_M))
     roots = (fourier.roots_of_one(height), fourier.roots_of_one(width))
-    views, pool = _planes(views_VCHW.numpy()), _planes(pool_NCHW.numpy())
-    arguments = (views, where_M, pool, partner_M, share_M, no_phase, *roots)
+    arguments = (views_VCHW.numpy(), where_M, pool_NCHW.numpy(), partner_M, share_M, no_phase, *roots)
     num_bytes = 3 * height * width * len(where_M)
     room = partial(fourier.room_for_spectra, height, width)
     if not _on_threads(fourier.mix_views, arguments, room, len(where_M), num_bytes):
@@ -83,8 +84,7 @@ def apply_pass(
         crop_V4 = crop_coefficients(box_V4, flip_V, height, width)
     # By NumPy, as torch takes twice as long to hand out a few kilobytes and lend them: that counts for 16 digits.
     views_VCHW = np.empty((num_views, 3, height, width), np.uint8)
-    numbers = (np.ascontiguousarray(index_V), crop_V4, op_V, argument_V)
-    arguments = (_planes(images_NCHW.numpy()), *numbers, _planes(views_VCHW), width)
+    arguments = (images_NCHW.numpy(), index_V, crop_V4, op_V, argument_V, views_VCHW)
     room = partial(room_for_ops, height, width, len(crop_V4) > 0)
     if not _on_threads(apply_views, arguments, room, num_views, views_VCHW.size):
         raise IndexError(f"an index is out of the range of {num_images} images")
@@ -93,14 +93,8 @@ def apply_pass(
 
 def normalise(views_VCHW: Tensor, scale_C: np.ndarray, shift_C: np.ndarray, out: Tensor) -> None:
     """apply.py's `normalise`; both tensors lie in one piece."""
-    arguments = (_planes(views_VCHW.numpy()), scale_C, shift_C, _planes(out.numpy()))
+    arguments = (views_VCHW.numpy(), scale_C, shift_C, out.numpy())
     _on_threads(_normalise, arguments, tuple, len(views_VCHW), views_VCHW.nbytes)
-
-
-def _planes(images_NCHW: np.ndarray) -> np.ndarray:
-    """As (N,3,H·W), the same memory."""
-    num_images, _, height, width = images_NCHW.shape
-    return images_NCHW.reshape(num_images, 3, height * width)
 
 
 def _on_threads(

@@ -230,12 +230,12 @@ def _mix(xr: Any, xi: Any, other_r: Any, other_i: Any, share: np.float32, no_pha
 
 
 @compile_ahead(
-    "b1(u1[:,:,::1], i8[:], u1[:,:,::1], i8[:], f8[:], f4, f4[:,::1], f4[:,::1], f4[:,::1], f4[:,::1], i8, i8)"
+    "b1(u1[:,:,:,::1], i8[:], u1[:,:,:,::1], i8[:], f8[:], f4, f4[:,::1], f4[:,::1], f4[:,::1], f4[:,::1], i8, i8)"
 )
 def mix_views(
-    views_VCP: Any,
+    views_VCHW: Any,
     where_M: Any,
-    pool_NCP: Any,
+    pool_NCHW: Any,
     partner_M: Any,
     share_M: Any,
     no_phase: np.float32,
@@ -250,7 +250,9 @@ def mix_views(
 
     `room_for_spectra` gives what to write in between.
     """
-    width = roots_across.shape[1]
+    height, width = views_VCHW.shape[2:]
+    views_VCP = views_VCHW.reshape((len(views_VCHW), 3, height * width))
+    pool_NCP = pool_NCHW.reshape((len(pool_NCHW), 3, height * width))
     size = width * LANES
     for m in range(first, last):
         if not (0 <= where_M[m] < len(views_VCP) and 0 <= partner_M[m] < len(pool_NCP)):

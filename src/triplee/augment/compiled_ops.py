@@ -14,6 +14,7 @@ import numpy as np
 from numba import njit
 
 i32, f32 = np.int32, np.float32
+NOT_CROPPED = np.empty((3, 0), np.uint8)
 
 # Numba looks for changes in this file alone when it reuses compiled code, so what kernels build on stands here:
 # their own numbers for the ops, and the bits of a crop's weights (the tests hold them to basic.py's results).
@@ -51,7 +52,7 @@ def _cut(value: np.float32) -> np.uint8:
 @_inner
 def _look_up(table: np.ndarray, source: np.ndarray, out: np.ndarray) -> None:
     for i in range(len(source)):
-        out[i] = table[source[i]]
+        out[i] = np.uint8(table[source[i]])
 
 
 @_inner
@@ -62,7 +63,7 @@ def _autocontrast(source: np.ndarray, table: np.ndarray, out: np.ndarray) -> Non
     scale = 255.0 / (np.float64(high) - np.float64(low)) if high > low else 1.0
     offset = -np.float64(low) * scale if high > low else 0.0
     for value in range(256):
-        table[value] = np.uint8(i32(min(max(value * scale + offset, 0.0), 255.0)))
+        table[value] = i32(min(max(value * scale + offset, 0.0), 255.0))
     _look_up(table, source, out)
 
 
@@ -92,7 +93,7 @@ def _equalize(source: np.ndarray, counts: np.ndarray, table: np.ndarray, out: np
         below = i32(below + total[value])
     divisor = np.float64(step)
     for value in range(256):  # a whole division: exact in double precision, and there it is SIMD
-        table[value] = np.uint8(i32(min(np.float64(before[value]) / divisor, 255.0))) if step else np.uint8(value)
+        table[value] = i32(min(np.float64(before[value]) / divisor, 255.0)) if step else i32(value)
     _look_up(table, source, out)
 
 
@@ -236,11 +237,10 @@ def _apply_op(
     source: np.ndarray,
     width: int,
     numbers: np.ndarray,
-    table: np.ndarray,
     out: np.ndarray,
 ) -> None:
     """One op on one view, (3,H·W) to (3,H·W)."""
-    factor = f32(argument)
+    factor, table, counts = f32(argument), numbers[:256], numbers[256:]
     if kind == COLOR:
         _color(source, factor, out)
     elif kind == CONTRAST:
@@ -257,7 +257,7 @@ def _apply_op(
             if kind == AUTOCONTRAST:
                 _autocontrast(plane, table, out_plane)
             elif kind == EQUALIZE:
-                _equalize(plane, numbers, table, out_plane)
+                _equalize(plane, counts, table, out_plane)
             elif kind == SOLARIZE:
                 threshold = np.int16(argument)
                 for i in range(len(plane)):
@@ -317,19 +317,15 @@ def _crop(source: np.ndarray, width: int, crop: np.ndarray, numbers: np.ndarray,
                 )
 
 
-@compile_ahead(
-    "b1(u1[:,:,::1], i8[::1], i4[:,::1], i8[:], f8[:], u1[:,:,::1], i8, i4[::1], u1[::1], u1[:,::1], i8, i8)"
-)
+@compile_ahead("b1(u1[:,:,:,::1], i8[:], i4[:,::1], i8[:], f8[:], u1[:,:,:,::1], i4[::1], u1[:,::1], i8, i8)")
 def apply_views(
-    pool_NCP: np.ndarray,
+    pool_NCHW: np.ndarray,
     index_V: np.ndarray,
     crop_V4: np.ndarray,
     op_V: np.ndarray,
     argument_V: np.ndarray,
-    out_VCP: np.ndarray,
-    width: int,
+    out_VCHW: np.ndarray,
     numbers: np.ndarray,
-    table: np.ndarray,
     cropped: np.ndarray,
     first: int,
     last: int,
@@ -338,6 +334,9 @@ def apply_views(
 
     False: an index is out of range, and nothing more was done. `room_for_ops` gives what to write in between.
     """
+    height, width = pool_NCHW.shape[2:]
+    pool_NCP = pool_NCHW.reshape((len(pool_NCHW), 3, height * width))
+    out_VCP = out_VCHW.reshape((len(out_VCHW), 3, height * width))
     for v in range(first, last):
         if not 0 <= index_V[v] < len(pool_NCP):
             return False
@@ -346,11 +345,11 @@ def apply_views(
             _crop(source, width, crop_V4[v], numbers, cropped)
             source = cropped
         kind = op_V[v] if op_V[v] < NUM_OPS else IDENTITY
-        _apply_op(kind, argument_V[v], source, width, numbers, table, out_VCP[v])
+        _apply_op(kind, argument_V[v], source, width, numbers, out_VCP[v])
     return True
 
 
-def room_for_ops(height: int, width: int, crops: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """`numbers`, `table` and `cropped` for one thread: no kernel allocates."""
-    cropped = np.empty((3, height * width if crops else 0), np.uint8)
-    return np.empty(max(4 * 256, 5 * width), np.int32), np.empty(256, np.uint8), cropped
+def room_for_ops(height: int, width: int, crops: bool) -> tuple[np.ndarray, np.ndarray]:
+    """`numbers` and `cropped` for one thread: no kernel allocates."""
+    cropped = np.empty((3, height * width), np.uint8) if crops else NOT_CROPPED
+    return np.empty(max(5 * 256, 5 * width), np.int32), cropped
