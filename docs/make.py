@@ -12,77 +12,61 @@ from typing import Any
 DOCS = Path(__file__).parent
 RESULTS = DOCS.parent / "bench" / "results"
 
-INTRODUCTION = """# Performance
+PERFORMANCE = """# Performance
 
 Made by `make docs` from `bench/results/`; `make bench` measures what the machine at hand can, and each script under
 `bench/` says how to run it. Rivals run in turn in one process; figures are the median, with the middle half of the
 rounds in brackets. Ratios are taken round by round. A step is one member's: b = 4 samples, r = 4 views of each.
 """
+CHOICES = """# Searches and whole tables
 
-NOTES = {
-    "table": "The whole Digits-DG table, 4 targets × 3 seeds × 3 members, in one stack on one GPU, and where the wall"
-    " time went: `compile` is Triton and the capture of graphs, `files and the rest` what no clock covers. The eager"
-    " member takes such steps by itself once the table is done, images resident and views from the same kernel."
-    " Accuracies are means over seeds with the standard deviation.",
-    "choose": "How values of the digits recipes were chosen: one source more left out, bench/choose.py. Columns are"
-    " targets, whose images take no part; a figure is the mean accuracy over the three other domains, each held out"
-    " in turn, after 60 epochs of one seed. `the recipe` is the one of then, with a rate halved every 18 epochs;"
-    " `lr_gamma=1` is a rate that does not decay. In a window of n an epoch counts 1/n.",
-    "choose-more": "The same with what that led to: a rate that does not decay.",
-    "choose-crop": "The same with crops that keep at least so much of the area; here `the recipe` is today's. No digit"
-    " is mirrored.",
-    "table-crops": "What that choice came to on the targets: the table of section `table` once more, with crops of 80"
-    " to 100 % of the area and translations up to 5 px. Kernels had been compiled before. The recipe had these values"
-    " then; `changes` was entered by hand.",
-    "choose-fourier": "Weight and temperature of the contrast, rates, and the Fourier op for every fourth view, with"
-    " today's recipe (73.68 in section `choose-crop`, window 6) for the rest.",
-    "table-fourier": "What that choice came to on the targets. PACS was trained beside it, so the times are too long.",
-    "choose-ops": "Which cross-image op, two seeds: Fourier, style or both, with stylizers of a run's own two sources.",
-    "table-both": "What that choice came to on the targets: the table with both cross-image ops, nothing compiled or"
-    " fitted before. `files and the rest` has the fitting of four stylizers, some 30 s. The eager member restyles its"
-    " views too.",
-    "table-both-warm": "The same seeds, trained before that with kernels compiled and stylizers fitted already.",
-    "table-style": "The same with style in place of both, kernels compiled and stylizers fitted.",
-    "choose-own": "What each target takes by its own column alone: every value with every other, seed 5, 40 epochs."
-    " Below the settings, in `means`, the means over all settings with a window or a value; the highest are chosen.",
-    "table-own": "What those choices came to on the targets, trained once, seeds 5, 6 and 7, nothing compiled or fitted"
-    " before.",
-    "choose-long": "The same search as long as the training, 100 epochs.",
-    "table-long": "What these came to, trained once, seeds 8, 9 and 10, nothing compiled or fitted before.",
-    "choose-vanilla": "The same as `choose` for Vanilla.",
-    "table-vanilla": "Vanilla on the targets, one network each, most kernels compiled.",
-    "pacs": "PACS at 160 px, 4 targets × 2 seeds × 3 members, in one stack. A part of `evaluate` is in `files and"
-    " the rest` here: the clock stopped before the GPU did.",
-    "pacs-third": "A third seed by itself, nothing compiled before.",
-    "pacs-vanilla": "Vanilla, the same seed.",
-    "pacs-fourth": "A fourth seed of TripleE, with the stem of section `stem-gpu`, nothing compiled before: its steps"
-    " take less time, compiling its kernels more, and on the whole nothing is gained in a table this short.",
-    "step-gpu": "`percent of the step alone` sets the stack as it trains – plan, draws, views, copies, losses read –"
-    " against the same steps replayed on views that already lie there. The usual loop is Pillow views (crop and flip"
-    " for ResNets, one of 14 ops, no Fourier) from 12 worker processes and an eager step, one member at a time. The"
-    " floors are what a step must multiply and move if nothing stayed in a cache (bench/limits.py says how they are"
-    " counted), at the speed of a large product and of a large copy in the same run. Profiles are of a single stream,"
-    " where kernels do not overlap. The rivals wait for the host, the stack does not: so the ratio moves with the"
-    " host. ResNet-50 stays below ten times: the usual loop, which waits for launches, takes 2.4 times as long as for"
-    " ResNet-18, with 2.7 times the convolutions; ours, which waits for memory and arithmetic, 2.9 times."
-    " Batch norm, ReLU and shortcuts are three tenths of a ResNet step, in launches too short to fill the GPU alone,"
-    " which is why 12 streams gain 1.7 times over one. Where we lose: the views of ResNet-18 at 224 px cost more than"
-    " the tenth of a step that we allow them, on this host; the host was a third slower than that of the next section"
-    " (one eager digit member: 120 steps/s, there 174), and the step itself has become shorter. In this run epochs"
-    " began with chunks of few steps, to wait less for their first views; it is not known to help and was taken back.",
-    "step-gpu-again": "On another host, with a quicker usual loop: ResNet-18 at 224 px is below ten times it there,"
-    " and ResNet-50 below seven."
-    " Steps are a little longer than in section `step-gpu`: every program of a batch norm still added up all parts by"
-    " itself.",
+How the values of the recipes were chosen, and the tables that they led to: what `bench/choose.py` and `bench/table.py`
+wrote, put in order by `make docs`. What it comes to is in [results](results.md), the speed in
+[performance](performance.md). Accuracies are means over seeds with the standard deviation.
+"""
+
+SPEED_NOTES = {
+    "table-long": "The whole Digits-DG table, 4 targets × 3 seeds × 3 members, in one stack on one GPU, with nothing"
+    " compiled or fitted before, and where the wall time went: `compile` is Triton and the capture of graphs,"
+    " `files and the rest` what no clock covers, with some 16 s of fitting stylizers. What each target takes was"
+    " chosen by its sources ([choose-long](choices.md#choose-long)). The eager member takes such steps by itself"
+    " once the table is done, images resident and views from the same kernel. Accuracies are means over the seeds"
+    " with the standard deviation; the tables of other recipes are [among the choices](choices.md).",
+    "pacs-fifth": "PACS at 160 px, 4 targets × 3 members, in one stack, stand-in weights, nothing compiled before: a"
+    " fifth seed; the others are [among the choices](choices.md#pacs).",
+    "step-gpu": "`percent of the step alone` sets the stack as it trains – plan, draws, views, copies, losses read,"
+    " averages – against the same steps replayed on views that already lie there. The usual loop is Pillow views"
+    " (crop and flip for ResNets, one of 14 ops, no Fourier) from 12 worker processes and an eager step, one"
+    " member at a time. It waits for the host, the stack does not, so the ratio moves with the host: on those"
+    " that we met the usual loop took 11.5 to 14.6 ms for ResNet-18 at 224 px, and on the quickest an earlier"
+    " engine, with steps of 1.18 ms, was 9.8 [9.0–10.6] times as fast. Epochs are short here, 36 steps of ResNets"
+    " against PACS's 450 or more, so what begins and ends one weighs more than in a training. Where we lose:"
+    " ResNet-50 stays below ten times, and single ResNets and digit stacks of 12 give away a tenth of the step"
+    " alone.\n\n**What stands between a step and its floors**, which are what it must multiply and move if nothing"
+    " stayed in a cache (bench/limits.py says how they are counted), at the speed of a large product and of a"
+    " large copy in the same run. Profiles are of a single stream, where kernels do not overlap. *ResNet-18*:"
+    " half of the kernels' time is cuDNN's convolutions, which reach a quarter of a large product's rate, as 16"
+    " views are few: the last stage has 784 pixels of 512 channels to share among 132 multiprocessors. Three"
+    " tenths are batch norm with ReLU and shortcut, whose launches too are too short to fill the GPU; 12 streams"
+    " side by side gain 1.9 times over one. *ResNet-50* must move 3.5 times the bytes of ResNet-18, and takes 3.2"
+    " times as long; the usual loop, which waits for launches, 2.3 times. *Digit networks*, 36 at once: a ninth"
+    " of the product's rate and a sixth of the copy's. The first convolution takes 23 % of the time with 9 % of"
+    " the arithmetic: its three colours fill 27 numbers of a window, while its outputs, each to be given a bias,"
+    " rectified, pooled and remembered, are three quarters of all.",
     "stem-gpu": "What the fused stem – normalising, the 7×7 convolution, batch norm, ReLU and pooling in kernels of"
-    " our own – saves a ResNet-18 at 224 px, and what it does that each of 12 streams has a queue to the GPU of its"
-    " own (32 queues, 8 unless told so).",
+    " our own – saves a ResNet-18 at 224 px, and what it does that each of 12 streams has a queue to the GPU of"
+    " its own (32 queues, 8 unless told so). Measured before batch norm's parts were added up by kernels of their"
+    " own.",
     "design": "Why the GPU engine is as it is: what was tried on one H200 before there were kernels of our own for"
     " batch norm and pooling, single measurements without spread, which `make bench` does not make again. Small"
-    " networks: members batched in Triton kernels of our own, 3.5 times as fast as the next best. ResNets: captured"
-    " graphs on up to 12 streams; 16 gain 3 % at most. torch.compile gained 12 % at 160 px on 12 streams, which our"
-    " kernels do now (0.94 ms against its 0.92), and took 35 s to compile; at 224 px, where shapes were taken as"
-    " dynamic, it was slower. The ESAug kernel gives the CPU's bytes; beside it, what a plain copy takes.",
+    " networks: members batched in Triton kernels of our own, 3.5 times as fast as the next best. ResNets:"
+    " captured graphs on up to 12 streams; 16 gain 3 % at most. torch.compile gained 12 % at 160 px on 12"
+    " streams, which our kernels do now (0.94 ms against its 0.92), and took 35 s to compile; at 224 px, where"
+    " shapes were taken as dynamic, it was slower. The ESAug kernel gives the CPU's bytes; beside it, what a"
+    " plain copy takes. Three things gained nothing and were left out: the two gradients of what a block hands on"
+    " added in batch norm's own pass instead of by autograd (0.972 against 0.967 ms on 12 streams), the views'"
+    " stream before the steps' (1.000 against 0.999 ms), and Fourier transforms of round numbers of views, whose"
+    " plans need not be made anew (2.7 ms for 230 views either way).",
     "style-gpu": "What the style op costs on a GPU: a stack that trains with it (one view in 15) against one with the"
     " 14 ops alone, and restyling by itself against one view at a time, content and style encoded each time, as the"
     " authors' code does. Stylizers with random weights, which cost the same.",
@@ -123,6 +107,122 @@ NOTES = {
     " torch take. An epoch reads every image once, in random windows, from the store on disk.",
 }
 
+CHOICE_NOTES = {
+    "table": "The whole Digits-DG table, 4 targets × 3 seeds × 3 members, in one stack on one GPU, and where the wall"
+    " time went: `compile` is Triton and the capture of graphs, `files and the rest` what no clock covers. The eager"
+    " member takes such steps by itself once the table is done, images resident and views from the same kernel."
+    " Accuracies are means over seeds with the standard deviation.",
+    "choose": "How values of the digits recipes were chosen: one source more left out, bench/choose.py. Columns are"
+    " targets, whose images take no part; a figure is the mean accuracy over the three other domains, each held out"
+    " in turn, after 60 epochs of one seed. `the recipe` is the one of then, with a rate halved every 18 epochs;"
+    " `lr_gamma=1` is a rate that does not decay. In a window of n an epoch counts 1/n.",
+    "choose-more": "The same with what that led to: a rate that does not decay.",
+    "choose-crop": "The same with crops that keep at least so much of the area; here `the recipe` is today's. No digit"
+    " is mirrored.",
+    "table-crops": "What that choice came to on the targets: the table of section `table` once more, with crops of 80"
+    " to 100 % of the area and translations up to 5 px. Kernels had been compiled before. The recipe had these values"
+    " then; `changes` was entered by hand.",
+    "choose-fourier": "Weight and temperature of the contrast, rates, and the Fourier op for every fourth view, with"
+    " today's recipe (73.68 in section `choose-crop`, window 6) for the rest.",
+    "table-fourier": "What that choice came to on the targets. PACS was trained beside it, so the times are too long.",
+    "choose-ops": "Which cross-image op, two seeds: Fourier, style or both, with stylizers of a run's own two sources.",
+    "table-both": "What that choice came to on the targets: the table with both cross-image ops, nothing compiled or"
+    " fitted before. `files and the rest` has the fitting of four stylizers, some 30 s. The eager member restyles its"
+    " views too.",
+    "table-both-warm": "The same seeds, trained before that with kernels compiled and stylizers fitted already.",
+    "table-style": "The same with style in place of both, kernels compiled and stylizers fitted.",
+    "choose-own": "What each target takes by its own column alone: every value with every other, seed 5, 40 epochs."
+    " Below the settings, in `means`, the means over all settings with a window or a value; the highest are chosen.",
+    "table-own": "What those choices came to on the targets, trained once, seeds 5, 6 and 7, nothing compiled or fitted"
+    " before.",
+    "choose-long": "The same search as long as the training, 100 epochs. What it came to on the targets is section"
+    " [table-long](performance.md#table-long).",
+    "choose-vanilla": "The same as `choose` for Vanilla.",
+    "table-vanilla": "Vanilla on the targets, one network each, most kernels compiled.",
+    "pacs": "PACS at 160 px, 4 targets × 2 seeds × 3 members, in one stack. A part of `evaluate` is in `files and"
+    " the rest` here: the clock stopped before the GPU did.",
+    "pacs-third": "A third seed by itself, nothing compiled before.",
+    "pacs-vanilla": "Vanilla, the same seed.",
+    "pacs-fourth": "A fourth seed of TripleE, with the stem of section `stem-gpu`, nothing compiled before: its steps"
+    " take less time, compiling its kernels more, and on the whole nothing is gained in a table this short.",
+}
+
+# What, the section and its row that say so, the row's column, its unit, what was aimed at.
+TABLE, PACS = {"images": 24000}, {"images": 9991}
+GOALS: list[tuple[str, str, dict[str, object], str, str, str]] = [
+    ("Digits table on one H200: 36 networks, 100 epochs", "table-long", TABLE, "total", " s", "under 300 s"),
+    *(
+        (f"its accuracy on {target}", "table-long", {"target": target}, "accuracy", "", f"{aim} at least")
+        for target, aim in (("mnist", 98.1), ("mnist_m", 77.6), ("svhn", 65.8), ("syn", 80.9))
+    ),
+    (
+        "its member-steps/s, against one eager member's",
+        "table-long",
+        {"what": "one eager member"},
+        "stack, times eager",
+        " times",
+        "60 times",
+    ),
+    ("PACS table at 160 px, one H200: 12 ResNet-18, 20 epochs", "pacs-fifth", PACS, "total", " s", "199 s at most"),
+    ("its average accuracy, one seed", "pacs-fifth", {"target": "average"}, "accuracy", "", "71.8 at least"),
+    *(
+        row
+        for name, loop, alone in (("ResNet-18", "10 times", "90 %"), ("ResNet-50", "", ""))
+        for row in (
+            (
+                f"12 × {name}, 224 px, one H200, against the usual loop",
+                "step-gpu",
+                {"what": f"{name}, 224 px, stack of 12", "against": "usual loop, float32"},
+                "stack, times as fast",
+                " times",
+                loop,
+            ),
+            (
+                f"12 × {name}, 224 px, one H200, of the step alone",
+                "step-gpu",
+                {"what": f"{name}, 224 px", "members": 12},
+                "percent of the step alone",
+                " %",
+                alone,
+            ),
+        )
+    ),
+    *(
+        (
+            f"{title}, {views} views of {size} px, one CPU thread, against {rival}",
+            "augment",
+            {"ops": ops, "size": size, "threads": 1},
+            f"ours / {rival.lower()}",
+            " times",
+            f"{aim} times",
+        )
+        for title, ops, rival, size, views, aim in (
+            ("14 ops", "basic", "Pillow style", 32, 16, 25),
+            ("14 ops", "basic", "Pillow style", 224, 64, 3.5),
+            ("with Fourier", "fourier", "Pillow style", 32, 16, 10),
+            ("with Fourier", "fourier", "Pillow style", 224, 64, 5),
+            ("Fourier alone", "fourier alone", "NumPy", 224, 16, 20),
+        )
+    ),
+    (
+        "augmentation in a digit step, two CPU cores",
+        "step",
+        {"what": "share of augmentation in a step"},
+        "percent",
+        " %",
+        "2 % at most",
+    ),
+    (
+        "importing the five pieces, beyond torch",
+        "startup",
+        {"what": "the five pieces beyond torch"},
+        "seconds",
+        " s",
+        "under 1.5 s",
+    ),
+    ("`triplee --help`", "startup", {"what": "triplee --help"}, "seconds", " s", "under 1 s"),
+]
+
 
 def show(value: Any) -> str:
     if isinstance(value, list):
@@ -133,7 +233,7 @@ def show(value: Any) -> str:
         median, low, high = (f"{value[key]:,.10g}" for key in ("median", "low", "high"))
         return f"{median} [{low}–{high}]"
     if "mean" in value and "sd" in value:
-        return f"{value['mean']:g} ± {value['sd']:g}"
+        return f"{value['mean']:g} ± {value['sd']:g}" if value["sd"] else f"{value['mean']:g}"  # one seed
     return ", ".join(f"{name} {part}" for name, part in value.items())
 
 
@@ -155,9 +255,22 @@ def table(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def make_performance() -> None:
-    parts = [INTRODUCTION]
-    for name, note in NOTES.items():
+def goals() -> list[dict[str, Any]]:
+    """What the engine is held to, beside the first row of a result that says how it did."""
+    rows = []
+    for what, section, wanted, column, unit, aim in GOALS:
+        result = json.loads((RESULTS / f"{section}.json").read_text())
+        row = next(row for row in result["rows"] if row.items() >= wanted.items())
+        value = row["seconds"]["total"] if column == "total" else row[column]
+        rows.append(
+            {"what": what, "measured": f"{show(value)}{unit}", "aim": aim, "section": f"[{section}](#{section})"}
+        )
+    return rows
+
+
+def make_page(introduction: str, notes: dict[str, str]) -> str:
+    parts = [introduction]
+    for name, note in notes.items():
         path = RESULTS / f"{name}.json"
         if not path.exists():  # measured on another kind of machine, and not yet
             continue
@@ -169,10 +282,11 @@ def make_performance() -> None:
             alike = [row for row in rows if set(row) >= set(rows[0]) or set(row) <= set(rows[0])]
             result["rows"] = [row for row in rows if row not in alike]
             parts.append(table([part for row in alike for part in spread(row)]) + "\n")
-    (DOCS / "performance.md").write_text("\n".join(parts))
+    return "\n".join(parts)
 
 
 if __name__ == "__main__":
-    make_performance()
+    (DOCS / "performance.md").write_text(make_page(f"{PERFORMANCE}\n{table(goals())}\n", SPEED_NOTES))
+    (DOCS / "choices.md").write_text(make_page(CHOICES, CHOICE_NOTES))
     if len(sys.argv) > 1:
         shutil.copy(Path(sys.argv[1]) / "demo.png", DOCS / "demo.png")
