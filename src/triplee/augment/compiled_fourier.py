@@ -1,8 +1,8 @@
 """The Fourier op (Eq. 3 to 5) compiled for the CPU, with a transform of its own, the same bytes on every CPU.
 
 Comes in: uint8 views (V,3,H,W), a pool (N,3,H,W), partners and shares; the views are changed in place.
-A block of lines is transformed at once, line by line in SIMD lanes: (n, LANES), real and imaginary parts apart.
-Two real lines go as one complex one. The spectrum is (H//2+1, W), in blocks (W, LANES) of LANES rows.
+LANES lines are transformed at once, as one array of points: per point LANES real parts, then LANES imaginary parts.
+Two real lines go as one complex one. The spectrum is (H//2+1, W), in blocks of LANES rows, each an array of W points.
 """
 
 import math
@@ -10,227 +10,217 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from numba.core.compiler import Compiler
 
 from triplee.augment.compiled_ops import compile_ahead, inner_function
+from triplee.augment.lanes import LANES, aligned, load, spread, spread_from, sqrt, store, turn, where_above
 
-f32, index = np.float32, np.uint64  # an unsigned index is not looked at for being negative
-LANES = 8
+f32 = np.float32
+POINT = 2 * LANES  # floats
 LARGEST_ODD = 7
 
-
-class _NoAlias(Compiler):
-    """Tells LLVM that a pass reads and writes different memory; without it, loops do not become SIMD."""
-
-    def __init__(self, typingctx: Any, targetctx: Any, library: Any, args: Any, *rest: Any) -> None:
-        return_type, flags, local = rest
-        flags.noalias = True
-        super().__init__(typingctx, targetctx, library, args, return_type, flags, local)
-
-
-_pass, _inner = inner_function(pipeline_class=_NoAlias), inner_function()
+_inner = inner_function()
 
 
 def can_transform(height: int, width: int) -> bool:
-    """Both sides are a power of two times a small odd number, and columns go in pairs of blocks."""
+    """Both sides are a power of two times a small odd number, and columns go in pairs of LANES."""
     return width % (2 * LANES) == 0 and all(n // (n & -n) <= LARGEST_ODD for n in (height, width))
 
 
 @lru_cache(maxsize=64)
 def roots_of_one(n: int) -> np.ndarray:
-    """exp(−2πi·k/n) as float32 (2,n)."""
+    """exp(−2πi·k/n), real and imaginary parts in turn, as float32 (2·n)."""
     angles = [-2 * math.pi * k / n for k in range(n)]
-    return np.array([[math.cos(angle) for angle in angles], [math.sin(angle) for angle in angles]], np.float32)
+    return np.array([part for angle in angles for part in (math.cos(angle), math.sin(angle))], np.float32)
 
 
-@_pass
-def _pass_of_2(xr: Any, xi: Any, yr: Any, yi: Any, rest: int, done: int, roots: Any) -> None:
-    half, step = rest // 2, done * LANES
+@_inner
+def _pass_of_2(x: Any, y: Any, rest: int, done: int, roots: Any) -> None:
+    half, step = rest // 2, done * POINT
     for q in range(half):
-        wr, wi = roots[0, q * done], roots[1, q * done]
-        a, b, to = index(q * step), index((q + half) * step), index(2 * q * step)
-        to_b = index((2 * q + 1) * step)
-        for k in range(index(step)):
-            yr[to + k], yi[to + k] = xr[a + k] + xr[b + k], xi[a + k] + xi[b + k]
-            real, imaginary = xr[a + k] - xr[b + k], xi[a + k] - xi[b + k]
-            yr[to_b + k], yi[to_b + k] = real * wr - imaginary * wi, real * wi + imaginary * wr
+        w = q * done
+        wr, wi = spread_from(roots, 2 * w), spread_from(roots, 2 * w + 1)
+        for k in range(done):
+            a = (w + k) * POINT
+            b, to = a + half * step, a + q * step
+            ar, ai, br, bi = load(x, a), load(x, a + LANES), load(x, b), load(x, b + LANES)
+            store(y, to, ar + br)
+            store(y, to + LANES, ai + bi)
+            _store_turned(y, to + step, ar - br, ai - bi, wr, wi)
 
 
-@_pass
-def _pass_of_4(xr: Any, xi: Any, yr: Any, yi: Any, rest: int, done: int, roots: Any) -> None:
+@_inner
+def _pass_of_4(x: Any, y: Any, rest: int, done: int, roots: Any) -> None:
     """One pass of Stockham's transform: four lines' parts into four, in the order that needs no sorting."""
-    quarter, step = rest // 4, done * LANES
+    quarter, step = rest // 4, done * POINT
     for q in range(quarter):
-        w1r, w2r, w3r = roots[0, q * done], roots[0, 2 * q * done], roots[0, 3 * q * done]
-        w1i, w2i, w3i = roots[1, q * done], roots[1, 2 * q * done], roots[1, 3 * q * done]
-        a, b = index(q * step), index((q + quarter) * step)
-        c, d = index((q + 2 * quarter) * step), index((q + 3 * quarter) * step)
-        to_0, to_1 = index(4 * q * step), index((4 * q + 1) * step)
-        to_2, to_3 = index((4 * q + 2) * step), index((4 * q + 3) * step)
-        for k in range(index(step)):
-            sum_r, sum_i = xr[a + k] + xr[c + k], xi[a + k] + xi[c + k]
-            dif_r, dif_i = xr[a + k] - xr[c + k], xi[a + k] - xi[c + k]
-            odd_r, odd_i = xr[b + k] + xr[d + k], xi[b + k] + xi[d + k]
-            turned_r, turned_i = xi[b + k] - xi[d + k], xr[d + k] - xr[b + k]
-            yr[to_0 + k], yi[to_0 + k] = sum_r + odd_r, sum_i + odd_i
-            real, imaginary = dif_r + turned_r, dif_i + turned_i
-            yr[to_1 + k], yi[to_1 + k] = real * w1r - imaginary * w1i, real * w1i + imaginary * w1r
-            real, imaginary = sum_r - odd_r, sum_i - odd_i
-            yr[to_2 + k], yi[to_2 + k] = real * w2r - imaginary * w2i, real * w2i + imaginary * w2r
-            real, imaginary = dif_r - turned_r, dif_i - turned_i
-            yr[to_3 + k], yi[to_3 + k] = real * w3r - imaginary * w3i, real * w3i + imaginary * w3r
+        w1, w2, w3 = 2 * q * done, 4 * q * done, 6 * q * done
+        w1r, w2r, w3r = spread_from(roots, w1), spread_from(roots, w2), spread_from(roots, w3)
+        w1i, w2i, w3i = spread_from(roots, w1 + 1), spread_from(roots, w2 + 1), spread_from(roots, w3 + 1)
+        for k in range(done):
+            a = (q * done + k) * POINT
+            b, c, d, to = a + quarter * step, a + 2 * quarter * step, a + 3 * quarter * step, a + 3 * q * step
+            ar, br, cr, dr = load(x, a), load(x, b), load(x, c), load(x, d)
+            ai, bi, ci, di = load(x, a + LANES), load(x, b + LANES), load(x, c + LANES), load(x, d + LANES)
+            sum_r, sum_i, dif_r, dif_i = ar + cr, ai + ci, ar - cr, ai - ci
+            odd_r, odd_i, turned_r, turned_i = br + dr, bi + di, bi - di, dr - br
+            store(y, to, sum_r + odd_r)
+            store(y, to + LANES, sum_i + odd_i)
+            _store_turned(y, to + step, dif_r + turned_r, dif_i + turned_i, w1r, w1i)
+            _store_turned(y, to + 2 * step, sum_r - odd_r, sum_i - odd_i, w2r, w2i)
+            _store_turned(y, to + 3 * step, dif_r - turned_r, dif_i - turned_i, w3r, w3i)
 
 
-@_pass
-def _last_pass(xr: Any, xi: Any, yr: Any, yi: Any, odd: int, done: int, roots: Any) -> None:
+@_inner
+def _store_turned(y: Any, to: int, real: Any, imaginary: Any, wr: Any, wi: Any) -> None:
+    store(y, to, real * wr - imaginary * wi)
+    store(y, to + LANES, real * wi + imaginary * wr)
+
+
+@_inner
+def _last_pass(x: Any, y: Any, odd: int, done: int, roots: Any) -> None:
     """The odd factor. x_j and x_−j go together; against 2·x_0, so that equal pixels give zeros, not rounding noise."""
-    step = done * LANES
-    for k in range(index(step)):
-        yr[k], yi[k] = xr[k], xi[k]
-    for j in range(1, odd // 2 + 1):
-        a, b = index(j * step), index((odd - j) * step)
-        for k in range(index(step)):
-            real, imaginary = xr[a + k] + xr[b + k], xi[a + k] + xi[b + k]
-            xr[b + k], xi[b + k] = xr[a + k] - xr[b + k], xi[a + k] - xi[b + k]
-            yr[k], yi[k] = yr[k] + real, yi[k] + imaginary
-            xr[a + k], xi[a + k] = real - f32(2) * xr[k], imaginary - f32(2) * xi[k]
+    step, two = done * POINT, spread(f32(2))
+    for k in range(done):
+        to = k * POINT
+        first_r, first_i = load(x, to), load(x, to + LANES)
+        total_r, total_i = first_r, first_i
+        for j in range(1, odd // 2 + 1):
+            a, b = to + j * step, to + (odd - j) * step
+            ar, ai, br, bi = load(x, a), load(x, a + LANES), load(x, b), load(x, b + LANES)
+            real, imaginary = ar + br, ai + bi
+            total_r, total_i = total_r + real, total_i + imaginary
+            store(x, a, real - two * first_r)
+            store(x, a + LANES, imaginary - two * first_i)
+            store(x, b, ar - br)
+            store(x, b + LANES, ai - bi)
+        store(y, to, total_r)
+        store(y, to + LANES, total_i)
     # Three pairs at most; where there are fewer, the first one stands in with weight 0.
     second, third = 2 if odd > 3 else 1, 3 if odd > 5 else 1
-    has_second, has_third = f32(odd > 3), f32(odd > 5)
-    a1, a2, a3 = index(step), index(second * step), index(third * step)
-    b1, b2, b3 = index((odd - 1) * step), index((odd - second) * step), index((odd - third) * step)
+    has_second, has_third = spread(f32(odd > 3)), spread(f32(odd > 5))
     for u in range(1, odd // 2 + 1):
-        w1, w2, w3 = u * done, u * 2 % odd * done, u * 3 % odd * done
-        w1r, w2r, w3r = roots[0, w1], roots[0, w2] * has_second, roots[0, w3] * has_third
-        w1i, w2i, w3i = roots[1, w1], roots[1, w2] * has_second, roots[1, w3] * has_third
-        to, back = index(u * step), index((odd - u) * step)
-        for k in range(index(step)):
-            even_r = w1r * xr[a1 + k] + w2r * xr[a2 + k] + w3r * xr[a3 + k]
-            even_i = w1r * xi[a1 + k] + w2r * xi[a2 + k] + w3r * xi[a3 + k]
-            odd_r = w1i * xi[b1 + k] + w2i * xi[b2 + k] + w3i * xi[b3 + k]
-            odd_i = w1i * xr[b1 + k] + w2i * xr[b2 + k] + w3i * xr[b3 + k]
-            yr[to + k], yi[to + k] = even_r - odd_r, even_i + odd_i
-            yr[back + k], yi[back + k] = even_r + odd_r, even_i - odd_i
+        w1, w2, w3 = 2 * (u * done), 2 * (u * 2 % odd * done), 2 * (u * 3 % odd * done)
+        w1r, w1i = spread_from(roots, w1), spread_from(roots, w1 + 1)
+        w2r, w2i = spread_from(roots, w2) * has_second, spread_from(roots, w2 + 1) * has_second
+        w3r, w3i = spread_from(roots, w3) * has_third, spread_from(roots, w3 + 1) * has_third
+        for k in range(done):
+            at = k * POINT
+            a1, a2, a3 = at + step, at + second * step, at + third * step
+            b1, b2, b3 = at + (odd - 1) * step, at + (odd - second) * step, at + (odd - third) * step
+            to, back = at + u * step, at + (odd - u) * step
+            even_r = w1r * load(x, a1) + w2r * load(x, a2) + w3r * load(x, a3)
+            even_i = w1r * load(x, a1 + LANES) + w2r * load(x, a2 + LANES) + w3r * load(x, a3 + LANES)
+            odd_r = w1i * load(x, b1 + LANES) + w2i * load(x, b2 + LANES) + w3i * load(x, b3 + LANES)
+            odd_i = w1i * load(x, b1) + w2i * load(x, b2) + w3i * load(x, b3)
+            store(y, to, even_r - odd_r)
+            store(y, to + LANES, even_i + odd_i)
+            store(y, back, even_r + odd_r)
+            store(y, back + LANES, even_i - odd_i)
 
 
 @_inner
-def _transform(xr: Any, xi: Any, yr: Any, yi: Any, roots: Any) -> tuple[Any, Any, Any, Any]:
-    """LANES lines at once; gives the two that hold the result, and the other two. Backwards: swap the parts."""
-    # Loops that are short or have many parts become SIMD only where the compiler knows their lengths: Numba compiles a
-    # function anew for every number written out in a call.
-    rest, done = roots.shape[1], 1
+def _transform(x: Any, y: Any, roots: Any) -> tuple[Any, Any]:
+    """LANES lines at once; gives the one that holds the result, and the other. Backwards: swap the parts."""
+    rest, done = len(roots) // 2, 1
     while rest % 4 == 0:
-        if done == 1:
-            _pass_of_4(xr, xi, yr, yi, rest, 1, roots)
-        elif done == 4:
-            _pass_of_4(xr, xi, yr, yi, rest, 4, roots)
-        else:
-            _pass_of_4(xr, xi, yr, yi, rest, done, roots)
-        xr, xi, yr, yi, rest, done = yr, yi, xr, xi, rest // 4, done * 4
+        _pass_of_4(x, y, rest, done, roots)
+        x, y, rest, done = y, x, rest // 4, done * 4
     if rest % 2 == 0:
-        _pass_of_2(xr, xi, yr, yi, rest, done, roots)
-        xr, xi, yr, yi, rest, done = yr, yi, xr, xi, rest // 2, done * 2
+        _pass_of_2(x, y, rest, done, roots)
+        x, y, rest, done = y, x, rest // 2, done * 2
     if rest > 1:
-        if rest == 3:
-            _last_pass(xr, xi, yr, yi, 3, done, roots)
-        elif rest == 5:
-            _last_pass(xr, xi, yr, yi, 5, done, roots)
-        else:
-            _last_pass(xr, xi, yr, yi, 7, done, roots)
-        xr, xi, yr, yi = yr, yi, xr, xi
-    return xr, xi, yr, yi
+        _last_pass(x, y, rest, done, roots)
+        x, y = y, x
+    return x, y
 
 
-@_pass
-def _read(plane: Any, width: int, left: int, height: int, first: Any, second: Any) -> None:
-    for y in range(height):
-        here, to = index(y * width + left), index(y * LANES)
-        for j in range(index(LANES)):
-            first[to + j] = plane[here + j]
-            second[to + j] = plane[here + index(LANES) + j]
-
-
-@_pass
-def _part(zr: Any, zi: Any, height: int, width: int, left: int, out_r: Any, out_i: Any) -> None:
+@_inner
+def _part(x: Any, height: int, width: int, left: int, out: Any) -> None:
     """The spectra of two real lines out of that of the complex line they made, as columns of the blocks."""
-    for y in range(height // 2 + 1):
-        here, there = index(y * LANES), index((height - y if y else 0) * LANES)
-        to = index((y // LANES * width + left) * LANES + y % LANES)
-        to_2 = to + index(LANES * LANES)
-        for j in range(index(LANES)):
-            ar, ai, br, bi = zr[here + j], zi[here + j], zr[there + j], zi[there + j]
-            out_r[to + j * index(LANES)] = f32(0.5) * (ar + br)
-            out_i[to + j * index(LANES)] = f32(0.5) * (ai - bi)
-            out_r[to_2 + j * index(LANES)] = f32(0.5) * (ai + bi)
-            out_i[to_2 + j * index(LANES)] = f32(0.5) * (br - ar)
-
-
-@_pass
-def _pair(in_r: Any, in_i: Any, height: int, width: int, left: int, zr: Any, zi: Any) -> None:
-    """The way back of `_part`."""
-    for y in range(height // 2 + 1):
-        here, there = index(y * LANES), index((height - y if y else 0) * LANES)
-        kept = f32(0 if here == there else 1)  # of the imaginary part, which is rounding noise where lines are real
-        a = index((y // LANES * width + left) * LANES + y % LANES)
-        b = a + index(LANES * LANES)
-        for j in range(index(LANES)):
-            ar, ai = in_r[a + j * index(LANES)], in_i[a + j * index(LANES)] * kept
-            br, bi = in_r[b + j * index(LANES)], in_i[b + j * index(LANES)] * kept
-            zr[here + j], zi[here + j] = ar - bi, ai + br
-            zr[there + j], zi[there + j] = ar + bi, br - ai
-
-
-@_pass
-def _write(first: Any, second: Any, scale: np.float32, width: int, left: int, height: int, plane: Any) -> None:
-    """To the nearest grey level, halves to the even one."""
-    for y in range(height):
-        here, to = index(y * LANES), index(y * width + left)
-        for j in range(index(LANES)):
-            plane[to + j] = _grey_level(first[here + j] * scale)
-        for j in range(index(LANES)):
-            plane[to + index(LANES) + j] = _grey_level(second[here + j] * scale)
+    half = spread(f32(0.5))
+    for top in range(0, height // 2 + 1, LANES):
+        to = (top * width + left * LANES) * 2
+        to_2 = to + LANES * POINT
+        for k in range(LANES):
+            row = min(top + k, height // 2)  # the last block repeats its last row: all of it is numbers
+            here, there = row * POINT, (height - row if row else 0) * POINT
+            ar, ai, br, bi = load(x, here), load(x, here + LANES), load(x, there), load(x, there + LANES)
+            store(out, to + k * POINT, half * (ar + br))
+            store(out, to + k * POINT + LANES, half * (ai - bi))
+            store(out, to_2 + k * POINT, half * (ai + bi))
+            store(out, to_2 + k * POINT + LANES, half * (br - ar))
+        _turn_parts(out, to)
+        _turn_parts(out, to_2)
 
 
 @_inner
-def _grey_level(value: np.float32) -> np.uint8:
-    return np.uint8(np.int32(min(max(np.rint(value), f32(0)), f32(255))))
+def _turn_parts(spectrum: Any, at: int) -> None:
+    turn(spectrum, at, POINT)
+    turn(spectrum, at + LANES, POINT)
 
 
 @_inner
-def _down(plane: Any, width: int, roots: Any, lines: Any, out_r: Any, out_i: Any) -> None:
+def _pair(spectrum: Any, height: int, width: int, left: int, x: Any) -> None:
+    """The way back of `_part`, parts swapped before and after; the blocks are not needed any more."""
+    for top in range(0, height // 2 + 1, LANES):
+        at = (top * width + left * LANES) * 2
+        at_2 = at + LANES * POINT
+        _turn_parts(spectrum, at)
+        _turn_parts(spectrum, at_2)
+        for k in range(min(LANES, height // 2 + 1 - top)):
+            row = top + k
+            here, there = row * POINT, (height - row if row else 0) * POINT
+            kept = spread(f32(0 if here == there else 1))  # of the imaginary part: rounding noise where lines are real
+            ar, ai = load(spectrum, at + k * POINT + LANES), load(spectrum, at + k * POINT) * kept
+            br, bi = load(spectrum, at_2 + k * POINT + LANES), load(spectrum, at_2 + k * POINT) * kept
+            store(x, here + LANES, ar - bi)
+            store(x, here, ai + br)
+            store(x, there + LANES, ar + bi)
+            store(x, there, br - ai)
+
+
+@_inner
+def _down(plane: Any, width: int, roots: Any, lines: Any, spectrum: Any) -> None:
     """Transform the columns of an image, 2·LANES at a time, into half a spectrum."""
-    height = roots.shape[1]
+    height = len(roots) // 2
     for left in range(0, width, 2 * LANES):
-        _read(plane, width, left, height, lines[0], lines[1])
-        zr, zi, _, _ = _transform(lines[0], lines[1], lines[2], lines[3], roots)
-        _part(zr, zi, height, width, left, out_r, out_i)
+        for row in range(height):
+            store(lines[0], row * POINT, load(plane, row * width + left))
+            store(lines[0], row * POINT + LANES, load(plane, row * width + left + LANES))
+        z, _ = _transform(lines[0], lines[1], roots)
+        _part(z, height, width, left, spectrum)
 
 
 @_inner
-def _up(in_r: Any, in_i: Any, width: int, roots: Any, lines: Any, plane: Any) -> None:
-    """Columns back out of half a spectrum."""
-    height = roots.shape[1]
-    scale = f32(1 / (height * width))
+def _up(spectrum: Any, width: int, roots: Any, lines: Any, plane: Any) -> None:
+    """Columns back out of half a spectrum, whose parts are swapped."""
+    height = len(roots) // 2
+    scale = spread(f32(1 / (height * width)))
     for left in range(0, width, 2 * LANES):
-        _pair(in_r, in_i, height, width, left, lines[0], lines[1])
-        zi, zr, _, _ = _transform(lines[1], lines[0], lines[3], lines[2], roots)
-        _write(zr, zi, scale, width, left, height, plane)
+        _pair(spectrum, height, width, left, lines[0])
+        z, _ = _transform(lines[0], lines[1], roots)
+        for row in range(height):
+            store(plane, row * width + left, load(z, row * POINT + LANES) * scale)
+            store(plane, row * width + left + LANES, load(z, row * POINT) * scale)
 
 
-@_pass
-def _mix(xr: Any, xi: Any, other_r: Any, other_i: Any, share: np.float32, no_phase: np.float32) -> None:
-    """Eq. 4 in place: amplitudes mixed, own phase kept."""
-    for k in range(len(xr)):
-        amplitude = np.sqrt(xr[k] * xr[k] + xi[k] * xi[k])
-        other = np.sqrt(other_r[k] * other_r[k] + other_i[k] * other_i[k])
-        has_phase = amplitude > no_phase
-        gain = (amplitude + (other - amplitude) * share) / (amplitude if has_phase else f32(1))
-        xr[k] = (xr[k] if has_phase else f32(1)) * gain
-        xi[k] = (xi[k] if has_phase else f32(0)) * gain
+@_inner
+def _mix(x: Any, other: Any, share: Any, no_phase: Any) -> None:
+    """Eq. 4 in place: amplitudes mixed, own phase kept. The parts come out swapped, for the way back."""
+    none, one = spread(f32(0)), spread(f32(1))
+    for at in range(0, len(x), POINT):
+        real, imaginary = load(x, at), load(x, at + LANES)
+        other_r, other_i = load(other, at), load(other, at + LANES)
+        amplitude = sqrt(real * real + imaginary * imaginary)
+        other_amplitude = sqrt(other_r * other_r + other_i * other_i)
+        divisor = where_above(amplitude, no_phase, amplitude, one)
+        gain = (amplitude + (other_amplitude - amplitude) * share) / divisor
+        store(x, at + LANES, where_above(amplitude, no_phase, real, one) * gain)
+        store(x, at, where_above(amplitude, no_phase, imaginary, none) * gain)
 
 
 @compile_ahead(
-    "b1(u1[:,:,:,::1], i8[:], u1[:,:,:,::1], i8[:], f8[:], f4, f4[:,::1], f4[:,::1], f4[:,::1], f4[:,::1], i8, i8)"
+    "b1(u1[:,:,:,::1], i8[:], u1[:,:,:,::1], i8[:], f8[:], f4, f4[::1], f4[::1], f4[:,::1], f4[:,::1], i8, i8)"
 )
 def mix_views(
     views_VCHW: Any,
@@ -253,27 +243,24 @@ def mix_views(
     height, width = views_VCHW.shape[2:]
     views_VCP = views_VCHW.reshape((len(views_VCHW), 3, height * width))
     pool_NCP = pool_NCHW.reshape((len(pool_NCHW), 3, height * width))
-    size = width * LANES
+    size = width * POINT
     for m in range(first, last):
         if not (0 <= where_M[m] < len(views_VCP) and 0 <= partner_M[m] < len(pool_NCP)):
             return False
         for c in range(3):
             plane = views_VCP[where_M[m], c]
-            _down(plane, width, roots_down, lines, spectra[0], spectra[1])
-            _down(pool_NCP[partner_M[m], c], width, roots_down, lines, spectra[2], spectra[3])
+            _down(plane, width, roots_down, lines, spectra[0])
+            _down(pool_NCP[partner_M[m], c], width, roots_down, lines, spectra[1])
             for start in range(0, spectra.shape[1], size):
-                xr, xi = spectra[0, start : start + size], spectra[1, start : start + size]
-                other_r, other_i = spectra[2, start : start + size], spectra[3, start : start + size]
-                xr, xi, yr, yi = _transform(xr, xi, lines[0], lines[1], roots_across)
-                other_r, other_i, _, _ = _transform(other_r, other_i, lines[2], lines[3], roots_across)
-                _mix(xr, xi, other_r, other_i, f32(share_M[m]), no_phase)
-                _transform(xi, xr, yi, yr, roots_across)  # as many passes back as forth: it ends where it began
-            _up(spectra[0], spectra[1], width, roots_down, lines, plane)
+                x, y = _transform(spectra[0, start : start + size], lines[0], roots_across)
+                other, _ = _transform(spectra[1, start : start + size], lines[1], roots_across)
+                _mix(x, other, spread(f32(share_M[m])), spread(no_phase))
+                _transform(x, y, roots_across)  # as many passes back as forth: it ends where it began
+            _up(spectra[0], width, roots_down, lines, plane)
     return True
 
 
 def room_for_spectra(height: int, width: int) -> tuple[np.ndarray, np.ndarray]:
-    """`spectra` (own and partner's, real and imaginary) and `lines` for one thread: no kernel allocates."""
+    """`spectra` (own and partner's) and `lines` for one thread: no kernel allocates."""
     num_blocks = (height // 2 + LANES) // LANES
-    spectra = np.zeros((4, num_blocks * width * LANES), np.float32)
-    return spectra, np.empty((4, max(height, width) * LANES), np.float32)
+    return aligned(2, num_blocks * width * POINT), aligned(2, max(height, width) * POINT)
