@@ -56,5 +56,5 @@ bench: setup ## measure speed again; results under bench/results/
 	$(BIN)/python bench/startup.py
 	$(BIN)/python bench/predict.py
 
-docs: demo ## make performance.md and the demo's picture again
+docs: demo ## make performance.md, choices.md and the demo's picture again
 	$(BIN)/python docs/make.py demo

@@ -59,3 +59,12 @@ def numpy_fourier(image: np.ndarray, partner: np.ndarray, share: float) -> np.nd
     spectrum, other = np.fft.fft2(image), np.fft.fft2(partner)
     amplitude = (1 - share) * np.abs(spectrum) + share * np.abs(other)
     return np.clip(np.real(np.fft.ifft2(amplitude * np.exp(1j * np.angle(spectrum)))), 0, 255)
+
+
+def numpy_rfft(image: np.ndarray, partner: np.ndarray, share: float) -> np.ndarray:
+    """The same with less work: half a spectrum in float32, and a gain where there an angle is taken and undone."""
+    spectrum, other = (np.fft.rfft2(picture.astype(np.float32)) for picture in (image, partner))
+    amplitude = np.abs(spectrum)
+    mixed = amplitude + (np.abs(other) - amplitude) * np.float32(share)
+    spectrum = spectrum * (mixed / np.maximum(amplitude, np.float32(1e-6)))
+    return np.clip(np.fft.irfft2(spectrum, s=image.shape[1:]), 0, 255)

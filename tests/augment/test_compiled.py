@@ -1,14 +1,19 @@
 """Compiled code gives the bytes of plain torch, loads when first used, and is done without where it cannot run."""
 
+import hashlib
+import os
+import shutil
 import subprocess
 import sys
 import threading
+from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
 import torch
 
+import triplee
 from triplee.augment import OPS, apply_draw, available, draw_views, fourier, fourier_mix
 from triplee.augment import apply as apply_module
 from triplee.augment.apply import normalise, plain_pass
@@ -16,7 +21,7 @@ from triplee.augment.draw import FOURIER, draw_basic, draw_esaug
 from triplee.augment.ops import fixed_matrices
 from triplee.data.pool import Pool
 from triplee.seeding import generator
-from triplee.settings import make_recipe
+from triplee.settings import InputError, make_recipe
 
 compiled = pytest.importorskip("triplee.augment.compiled")
 
@@ -136,7 +141,19 @@ def nearly_the_same(views: torch.Tensor, expected: torch.Tensor, most: float = 1
 
 
 # Powers of two, and those times 3, 5 and 7, in every order of passes; and sizes that are left to torch.
-FOURIER_SIZES = [(32, 32), (1, 16), (2, 16), (3, 16), (5, 32), (7, 64), (6, 48), (12, 80), (40, 96), (56, 112)]
+FOURIER_SIZES = [
+    (32, 32),
+    (512, 32),
+    (1, 16),
+    (2, 16),
+    (3, 16),
+    (5, 32),
+    (7, 64),
+    (6, 48),
+    (12, 80),
+    (40, 96),
+    (56, 112),
+]
 LEFT_TO_TORCH = [(1, 1), (7, 10), (11, 16), (16, 40), (18, 32)]
 
 
@@ -156,6 +173,22 @@ def test_fourier_mixes_are_the_same(size: tuple[int, int], monkeypatch: pytest.M
     for group, most in ((flat, 0.1), (~flat, 1e-3)):
         if group.any():
             nearly_the_same(mixed[group], expected[group], most)
+
+
+def test_fourier_mixes_have_the_same_bytes_on_every_cpu() -> None:
+    """Pinned: what changes them moves everybody's results."""
+    digest = hashlib.blake2b(digest_size=8)
+    for size in ((32, 32), (48, 80), (224, 224)):
+        images = make_images(6, *size)
+        digest.update(fourier_mix(images, images.roll(1, 0), torch.linspace(0.1, 0.9, 6)).numpy())
+    assert digest.hexdigest() == "efb2b876ec4b759b"
+
+
+@pytest.mark.parametrize("shape", [(8, 3, 16, 16), (8, 3, 64, 16), (8, 4, 24, 32)], ids=str)
+def test_a_partner_of_another_shape_is_refused(shape: tuple[int, ...]) -> None:
+    images, partners = make_images(8, 32, 32), torch.zeros(shape, dtype=torch.uint8)
+    with pytest.raises(InputError, match=r"partners are \(.*\), images \(3, 32, 32\)"):
+        fourier_mix(images, partners, 0.5)
 
 
 @pytest.mark.parametrize("partner", [8, -1])
@@ -215,7 +248,7 @@ def test_numba_loads_on_first_use_and_from_its_cache() -> None:
 import sys, time, numpy as np, torch
 from triplee.augment import apply_draw, draw_views
 assert "numba" not in sys.modules
-from triplee.settings import make_recipe
+from triplee.settings import InputError, make_recipe
 images = torch.zeros(4, 3, 16, 16, dtype=torch.uint8)
 for ops in ("basic", "fourier"):
     assert "triplee.augment.compiled_fourier" not in sys.modules
@@ -230,3 +263,26 @@ print(sum(sum(kernel.stats.cache_hits.values()) for kernel in kernels), len(kern
     assert result.returncode == 0, result.stderr
     hits, kernels = result.stdout.split()
     assert hits == kernels != "0"
+
+
+def test_compiled_code_is_not_reused_once_what_it_builds_on_has_changed(tmp_path: Path) -> None:
+    code = """
+import numpy as np
+from triplee.augment.compiled_fourier import mix_views, roots_of_one, room_for_spectra
+views = np.random.default_rng(0).integers(0, 256, (2, 3, 16, 16), dtype=np.uint8)
+each, roots = np.arange(2), roots_of_one(16)
+mix_views(views, each, views.copy(), each[::-1], np.full(2, 0.4), 0.1, roots, roots, *room_for_spectra(16, 16), 0, 2)
+print(views.sum(dtype=int), sum(mix_views.stats.cache_hits.values()))
+"""
+    shutil.copytree(Path(triplee.__file__).parent, tmp_path / "triplee", ignore=shutil.ignore_patterns("__pycache__"))
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    lanes = tmp_path / "triplee/augment/lanes.py"
+    said = []
+    for text in (lanes.read_text(), None, lanes.read_text().replace('"rint"', '"floor"')):
+        if text:
+            lanes.write_text(text)
+        result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+        assert result.returncode == 0, result.stderr
+        said.append([int(number) for number in result.stdout.split()])
+    (first, no_hit), (same, hit), (lower, no_hit_again) = said
+    assert (no_hit, hit, no_hit_again) == (0, 1, 0) and same == first > lower

@@ -56,7 +56,7 @@ def test_what_a_step_has_written_can_be_put_back(small_32: Pool, precision: str)
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_layers_that_are_shared_or_frozen(small_32: Pool, precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A module of two names moves the average once, tied weights train as one, and a frozen layer stays."""
+    """A module of two names moves the average once, tied weights train as one, a frozen layer stays, statistics follow."""
 
     class Twice(nn.Module):
         mean, std, num_features = (0.5,) * 3, (0.5,) * 3, 8
@@ -65,12 +65,13 @@ def test_layers_that_are_shared_or_frozen(small_32: Pool, precision: str, monkey
             super().__init__()
             self.first = nn.Linear(3, 8)
             self.same, self.tied, self.frozen = self.first, nn.Linear(3, 8), nn.Linear(8, 8)
+            self.norm = nn.BatchNorm1d(8)
             self.tied.weight = self.first.weight
             self.frozen.requires_grad_(False)
 
         def forward(self, images: torch.Tensor) -> torch.Tensor:
             colour = images.mean((2, 3))
-            return self.frozen((self.first(colour) + self.same(colour) + self.tied(colour)).relu())
+            return self.frozen(self.norm(self.first(colour) + self.same(colour) + self.tied(colour)).relu())
 
     monkeypatch.setattr("triplee.nets.network.make_backbone", lambda recipe: Twice())
     member, views, labels = make_member(small_32, precision, epochs=4, average_share=0.5)
@@ -81,8 +82,11 @@ def test_layers_that_are_shared_or_frozen(small_32: Pool, precision: str, monkey
     assert torch.equal(trained["backbone.frozen.weight"], start["backbone.frozen.weight"])
     assert not torch.equal(trained["backbone.first.weight"], start["backbone.first.weight"])
     assert torch.equal(trained["backbone.first.weight"], trained["backbone.tied.weight"])
-    for name in ("backbone.first.weight", "backbone.first.bias", "backbone.tied.bias", "classifier.weight"):
+    followed = [f"backbone.{name}" for name in ("first.weight", "tied.bias", "norm.running_mean", "norm.running_var")]
+    for name in (*followed, "classifier.weight"):
+        assert not torch.equal(trained[name], start[name])
         torch.testing.assert_close(averaged[name], (start[name] + trained[name]) / 2, msg=name)
+    assert averaged["backbone.norm.num_batches_tracked"] == trained["backbone.norm.num_batches_tracked"] == 1
     if member.flat:
         twin = member.training_network.backbone
         assert torch.equal(twin.tied.weight, twin.first.weight) and twin.first.weight.dtype == torch.bfloat16

@@ -252,8 +252,8 @@ def mix_views(
             _down(plane, width, roots_down, lines, spectra[0])
             _down(pool_NCP[partner_M[m], c], width, roots_down, lines, spectra[1])
             for start in range(0, spectra.shape[1], size):
-                x, y = _transform(spectra[0, start : start + size], lines[0], roots_across)
-                other, _ = _transform(spectra[1, start : start + size], lines[1], roots_across)
+                x, y = _transform(spectra[0, start : start + size], lines[0, :size], roots_across)
+                other, _ = _transform(spectra[1, start : start + size], lines[1, :size], roots_across)
                 _mix(x, other, spread(f32(share_M[m])), spread(no_phase))
                 _transform(x, y, roots_across)  # as many passes back as forth: it ends where it began
             _up(spectra[0], width, roots_down, lines, plane)

@@ -5,9 +5,11 @@ Goes out: uint8 views (V,3,H,W). Importing this module imports Numba and compile
 Numba widens every integer result to 64 bits: the casts inside loops keep them narrow, so that loops become SIMD.
 """
 
+import hashlib
 import math
 from collections.abc import Callable
 from functools import partial
+from importlib.resources import files
 from typing import Any
 
 import numpy as np
@@ -16,8 +18,9 @@ from numba import njit
 i32, f32 = np.int32, np.float32
 NOT_CROPPED = np.empty((3, 0), np.uint8)
 
-# Numba looks for changes in this file alone when it reuses compiled code, so what kernels build on stands here:
-# their own numbers for the ops, and the bits of a crop's weights (the tests hold them to basic.py's results).
+# Kernels build on no file but these, so that compiled code is used again only while they are what they were:
+# the numbers of the ops stand here once more, and the bits of a crop's weights (tests hold them to basic.py's results).
+_BUILT_UPON = ("compiled_ops.py", "lanes.py")
 IDENTITY, AUTOCONTRAST, EQUALIZE, ROTATE, SOLARIZE, COLOR, POSTERIZE, CONTRAST, BRIGHTNESS, SHARPNESS = range(10)
 SHEAR_X, SHEAR_Y, TRANSLATE_X, TRANSLATE_Y, NUM_OPS = range(10, 15)
 
@@ -28,8 +31,12 @@ _OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "_nrt": False
 
 def compile_ahead(signature: str) -> Callable[[Any], Any]:
     """Compile on import for one signature, and keep the result on disk where there is a place to keep it."""
+    # Numba looks for changes in a kernel's own file alone: what it builds on goes into the name that is kept.
+    sources = b"".join(files(__package__).joinpath(name).read_bytes() for name in _BUILT_UPON)
+    stamp = hashlib.blake2b(sources, digest_size=8).hexdigest()
 
     def compiled(function: Any) -> Any:
+        function.__qualname__ += f"_{stamp}"
         try:
             return njit(signature, cache=True, **_OPTIONS)(function)
         except RuntimeError:  # no folder that can be written to

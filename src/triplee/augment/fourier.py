@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from triplee.augment.available import find_kernels
+from triplee.settings import InputError
 
 # Below this amplitude a component's phase is rounding noise (a plain row has exact zeros): it counts as phase 0.
 # Amplitudes of 8-bit images run up to 255·H·W; float32 transforms are off by less than 0.05 at 224² but for some CPUs'.
@@ -31,6 +32,8 @@ def mix_views(
 ) -> None:
     """The op in place on the views `where_M`, each with an image of the pool and a share λ of its own."""
     device, size = views_VCHW.device.type, views_VCHW.shape[2:]
+    if pool_NCHW.shape[1:] != views_VCHW.shape[1:]:
+        raise InputError(f"partners are {tuple(pool_NCHW.shape[1:])}, images {tuple(views_VCHW.shape[1:])}")
     kernels = find_kernels("cpu") if device == "cpu" else None
     if kernels and kernels.can_transform(*size):
         kernels.mix_views(views_VCHW, where_M, pool_NCHW, partner_M, share_M, NO_PHASE)

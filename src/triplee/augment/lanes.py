@@ -2,7 +2,6 @@
 
 `load(array, at)` gives eight neighbours of a float32 or uint8 array, `store` puts them back (into bytes to the nearest
 grey level, halves to the even one); lanes are added, subtracted, multiplied and divided. No index is checked.
-Numba looks for changes in a kernel's own file alone when it reuses compiled code: after a change here, touch that one.
 """
 
 import math

@@ -153,7 +153,7 @@ def losses(
     views, classes, ROWS: tl.constexpr, CLASSES: tl.constexpr, SIZE: tl.constexpr, DEPTH: tl.constexpr,
     CONTRAST: tl.constexpr,
 ):  # fmt: skip
-    """Eq. 1 and 2 with their gradients, a program per member; adds the two losses to `sums` (S, M, 2).
+    """Eq. 1 and 2 with their gradients, a program per member; the two losses go to `sums` (S, M, 2).
 
     `rates` (M, 5): learning rate, momentum, weight decay, weight of the contrast, 1 / temperature. Projections are read
     twice, DEPTH of their SIZE numbers at a time: whole they would not fit shared memory.
