@@ -32,7 +32,7 @@ _OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "_nrt": False
 def compile_ahead(signature: str) -> Callable[[Any], Any]:
     """Compile on import for one signature, and keep the result on disk where there is a place to keep it."""
     # Numba looks for changes in a kernel's own file alone: what it builds on goes into the name that is kept.
-    sources = b"".join(files(__package__).joinpath(name).read_bytes() for name in _BUILT_UPON)
+    sources = b"".join(files("triplee.augment").joinpath(name).read_bytes() for name in _BUILT_UPON)
     stamp = hashlib.blake2b(sources, digest_size=8).hexdigest()
 
     def compiled(function: Any) -> Any:
