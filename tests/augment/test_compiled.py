@@ -12,6 +12,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 import torch
+from torch.utils.data import DataLoader
 
 import triplee
 from triplee.augment import OPS, apply_draw, available, draw_views, fourier, fourier_mix
@@ -75,6 +76,24 @@ def test_views_split_over_threads_are_the_same(monkeypatch: pytest.MonkeyPatch) 
             assert_passes_agree(make_images(8, 20, 31), True)
     finally:
         torch.set_num_threads(before)
+
+
+def test_a_forked_worker_has_threads_of_its_own(digits: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of this process, kept from one call to the next, are not there after a fork."""
+    monkeypatch.setattr(compiled, "BYTES_PER_THREAD", 1)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    images = digits.images_NCHW[:4]
+    rest = (np.full(4, OPS.index("equalize")), np.zeros(4), None, None)
+    ours = compiled.apply_pass(images, np.arange(4), *rest)
+    loader = DataLoader(
+        [np.array([1, 3])],
+        num_workers=1,
+        collate_fn=lambda items: compiled.apply_pass(images, np.arange(4), *rest),
+        timeout=60,
+        multiprocessing_context="fork",
+    )
+    (in_worker,) = loader
+    assert torch.equal(in_worker, ours)
 
 
 def test_many_threads_at_once_do_not_disturb_each_other(digits: Pool) -> None:

@@ -3,9 +3,10 @@
 Comes in: uint8 images (N,3,H,W) and what apply.py and fourier.py have at hand; goes out: what torch gives them too.
 """
 
-import threading
+import os
 from collections.abc import Callable
-from functools import partial
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache, partial
 from itertools import pairwise
 from typing import Any
 
@@ -111,15 +112,17 @@ def _on_threads(
     num_threads = min(torch.get_num_threads(), num_bytes // BYTES_PER_THREAD)
     if num_threads < 2:
         return kernel(*arguments, *room(), 0, num_views)
-    done: list[bool] = []
-    bounds = [num_views * k // num_threads for k in range(num_threads + 1)]
-    # Threads of the moment: a kept pool of them would not survive the fork of a DataLoader's worker.
-    threads = [
-        threading.Thread(target=lambda first=first, last=last: done.append(kernel(*arguments, *room(), first, last)))
-        for first, last in pairwise(bounds)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return len(done) == num_threads and all(done)
+
+    def run(first: int, last: int) -> bool:
+        return kernel(*arguments, *room(), first, last)
+
+    own, *shares = pairwise(num_views * k // num_threads for k in range(num_threads + 1))
+    others = [_threads(os.getpid()).submit(run, *share) for share in shares]
+    done = [run(*own), *(other.result() for other in others)]
+    return all(done)
+
+
+@lru_cache(maxsize=1)
+def _threads(process: int) -> ThreadPoolExecutor:
+    """Kept, as to start threads takes as long as many a call. A process forked from this one has none of them."""
+    return ThreadPoolExecutor(os.cpu_count())
