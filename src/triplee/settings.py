@@ -182,7 +182,15 @@ def make_recipe(values: Mapping[str, Any], base: Recipe | None = None) -> Recipe
     except ValidationError as error:
         first = error.errors()[0]
         where = f"recipe key {first['loc'][0]!r}: " if first["loc"] else ""
-        raise InputError(where + first["msg"].removeprefix("Value error, ").replace("Input should", "should")) from None
+        raise InputError(where + describe_error(first)) from None
+
+
+def describe_error(error: Mapping[str, Any]) -> str:
+    """What pydantic found, for people: "should be greater than 0, not -1"."""
+    if error["type"] in ("value_error", "missing"):
+        return error["msg"].removeprefix("Value error, ")
+    given = f", not {error['input']!r}" if isinstance(error["input"], str | int | float | bool) else ""
+    return error["msg"].replace("Input should", "should").split(", unable")[0] + given
 
 
 def files_in_full(recipe: Recipe) -> Recipe:

@@ -5,7 +5,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from triplee.augment import OPS, apply_draw, apply_op, draw_views, fourier_mix
+from triplee.augment import OPS, apply_draw, apply_op, draw_views, fourier_mix, normalise
 from triplee.augment.basic import crop_and_flip
 from triplee.augment.draw import FOURIER, Draw, draw_basic
 from triplee.augment.ops import OP_TABLE
@@ -93,6 +93,19 @@ def test_wrong_calls_are_one_line(name: str, shape: tuple[int, ...], dtype: torc
         apply_op(name, torch.zeros(shape, dtype=dtype), strength)
     assert "\n" not in str(error.value)
     assert name != "rotat" or "'rotate'" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "wrong", [torch.zeros(1, 3, 4, 4), torch.zeros(2, 4, 4, dtype=torch.uint8)], ids=["float", "two"]
+)
+def test_what_is_no_image_is_not_normalised(wrong: torch.Tensor) -> None:
+    with pytest.raises(InputError, match=r"normalise takes uint8 \(V,3,H,W\) or \(3,H,W\), not torch"):
+        normalise(wrong, (0.5,) * 3, (0.5,) * 3)
+
+
+def test_one_image_is_normalised_as_in_a_batch(digits: Pool) -> None:
+    batch, half = digits.images_NCHW[:2], (0.5,) * 3
+    assert torch.equal(normalise(batch[1], half, half), normalise(batch, half, half)[1])
 
 
 def test_rows_are_asked_for_where_the_pool_is_no_tensor(digits: Pool) -> None:

@@ -49,7 +49,7 @@ def test_a_folder_for_the_hub_is_loaded_back_and_used_like_the_run(
     assert [(r["image"], r["class"]) for r in said] == [(r["image"], r["class"]) for r in expected]
     _, *rows = call("evaluate", hub, "--data", small_folder).stdout.splitlines()
     assert len(rows) == 3
-    assert_refused(call("evaluate", hub), f"data {small_folder.name!r} is neither a known name nor an existing folder")
+    assert_refused(call("evaluate", hub), f"does not know where {small_folder.name!r} lies: give it with --data")
 
 
 def test_the_folder_says_what_it_is_and_nothing_of_this_machine(hub: Path, finished: TrainedRun) -> None:

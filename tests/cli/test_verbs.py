@@ -109,6 +109,8 @@ def test_evaluate_scores_the_target_any_domain_and_other_data(
     _, row = call("evaluate", finished.path, "--domain", "red").stdout.splitlines()
     assert row.startswith("red\tyes\t60\t")
     assert_refused(call("evaluate", finished.path, "--domain", "rad"), "unknown domain 'rad'", "did you mean 'red'?")
+    _, *rows = call("evaluate", finished.path, "--data", small_folder).stdout.splitlines()
+    assert [row.split("\t")[:2] for row in rows] == [["blue", "no"], ["green", "yes"], ["red", "yes"]]
 
     fewer = Path(shutil.copytree(small_folder, tmp_path / "fewer", ignore=shutil.ignore_patterns("across")))
     _, *rows = call("evaluate", finished.path, "--data", fewer).stdout.splitlines()

@@ -1,4 +1,5 @@
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -184,7 +185,9 @@ def test_no_images(tmp_path: Path) -> None:
 )
 def test_a_folder_given_too_high_or_too_deep_gets_the_right_one_named(tmp_path: Path, image: str, given: str) -> None:
     touch(tmp_path, image)
-    assert refusal(tmp_path / given).rstrip("?").endswith(f" {tmp_path / 'pacs'}")
+    message = refusal(tmp_path / given)
+    assert re.search(rf" {re.escape(str(tmp_path / 'pacs'))}(\?|$)", message)
+    assert ("not sorted yet" in message) == given.endswith("dog")  # the images lie in it, as if nobody had sorted them
 
 
 def test_the_right_folder_is_named_from_inside_a_relative_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,9 +210,19 @@ def test_load_data_names_what_it_does_not_know(tmp_path: Path, monkeypatch: pyte
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match=r"'digit' is neither .* did you mean 'digits'\?$"):
         load_data("digit", 8)
+    (tmp_path / "cameras").mkdir()
+    for name, hint in (("camera", "cameras"), (f"{tmp_path}/camras", f"{tmp_path}/cameras")):
+        with pytest.raises(InputError, match=rf"did you mean '{hint}'\?$"):
+            load_data(name, 8)
     with pytest.raises(InputError, match=r"'no/such/folder' is neither .* known: digits, digits-dg, domainnet"):
         load_data("no/such/folder", 8)
     with pytest.raises(InputError, match="'' is neither"):
         load_data("", 8)
     with pytest.raises(InputError, match=r"data\.zip is a file"):
         load_data(str(touch(tmp_path, "data.zip") / "data.zip"), 8)
+
+
+def test_one_class_is_nothing_to_train_on(tmp_path: Path) -> None:
+    touch(tmp_path, "a/x/1.png", "b/x/1.png")
+    with pytest.raises(InputError, match=f"{tmp_path} has one class, 'x': add another one to tell it from"):
+        load_data(str(tmp_path), 8, target="a")

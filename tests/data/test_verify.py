@@ -56,6 +56,16 @@ def test_a_lost_image_is_counted_by_class(root: Path) -> None:
     assert verdict.faults == ("5 images, PACS has 6 or 13", "day/fox: 1 images, 2 are published")
 
 
+def test_what_training_would_warn_of_or_refuse_is_noted_of_a_folder(root: Path) -> None:
+    assert verify(root, None).notes == ("domain 'night' has no image of class 'fox'",)
+    shutil.rmtree(root / "day/fox")
+    shutil.rmtree(root / "night")
+    assert verify(root, None).notes == (
+        "'day' is the only domain: training holds one out, and needs another one",
+        "'deer' is the only class: training needs another one",
+    )
+
+
 def test_one_too_many_in_one_class_and_one_too_few_in_another(root: Path) -> None:
     (root / "day/fox/2.png").rename(root / "day/deer/4.png")
     assert verify(root).faults == (

@@ -110,6 +110,8 @@ def test_what_is_no_image_is_refused(model: Classifier, tmp_path: Path) -> None:
 
 
 def test_pieces_that_cannot_work_are_refused(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InputError, match="precision is float32 or bfloat16, not 'flaot32'"):
+        triplee.load(run, "cpu").precision = "flaot32"
     with pytest.raises(InputError, match="an ensemble has at least one model"):
         triplee.Ensemble([])
     for temperature in (0, -1.0, float("nan")):

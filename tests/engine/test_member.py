@@ -56,7 +56,7 @@ def test_what_a_step_has_written_can_be_put_back(small_32: Pool, precision: str)
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_layers_that_are_shared_or_frozen(small_32: Pool, precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A module of two names moves the average once, tied weights train as one, a frozen layer stays, statistics follow."""
+    """A module of two names moves the average once, tied weights train as one, a frozen layer stays as it is."""
 
     class Twice(nn.Module):
         mean, std, num_features = (0.5,) * 3, (0.5,) * 3, 8

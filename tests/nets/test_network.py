@@ -38,7 +38,7 @@ def weight_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ),
         ({"weights": None}, "recipe key 'weights': should be a valid string"),
         ({"weights": "imagenet"}, "digit-cnn has no imagenet weights: set weights=none, or backbone=resnet18"),
-        ({"batch_norm": "thawed"}, "recipe key 'batch_norm': should be 'trained' or 'frozen'"),
+        ({"batch_norm": "thawed"}, "recipe key 'batch_norm': should be 'trained' or 'frozen', not 'thawed'"),
         (
             {"backbone": "resnet18", "batch_norm": "frozen"},
             "batch_norm=frozen keeps what pretrained weights bring: set weights too, or leave it trained",

@@ -68,11 +68,13 @@ def normalise(views_u8: Tensor, mean: Sequence[float], std: Sequence[float], out
 
     Into `out` where one is given: fresh memory for many views costs more than filling it.
     """
+    if views_u8.dtype != torch.uint8 or views_u8.ndim not in (3, 4) or views_u8.shape[-3] != 3:
+        raise InputError(f"normalise takes uint8 (V,3,H,W) or (3,H,W), not {views_u8.dtype} {tuple(views_u8.shape)}")
     scale_C, shift_C = _scale_and_shift(tuple(mean), tuple(std))
     if out is None:
         out = torch.empty(views_u8.shape, device=views_u8.device)
     kernels = find_kernels("cpu") if views_u8.device.type == "cpu" else None
-    if kernels and views_u8.is_contiguous() and out.is_contiguous():
+    if kernels and views_u8.ndim == 4 and views_u8.is_contiguous() and out.is_contiguous():
         kernels.normalise(views_u8, scale_C, shift_C, out)
         return out
     scale, shift = (torch.from_numpy(values_C).to(views_u8.device)[:, None, None] for values_C in (scale_C, shift_C))

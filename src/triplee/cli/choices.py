@@ -132,8 +132,12 @@ def load_own_pool(
     needed_domain: str | None = None,
 ) -> Any:
     """The data a run was trained on, from where they were then unless `root` says otherwise."""
+    from triplee.data.load import known_names
+
     data, own_root = config["data"], config.get("root")
     if Path(data).is_absolute() and not Path(data).exists():
         raise InputError(f"the data of {run} are no longer in {data}: put them back (evaluate takes others, --data)")
+    if not Path(data).is_absolute() and data not in known_names():
+        raise InputError(f"{run} is an exported folder, which does not know where {data!r} lies: give it with --data")
     root = root or (Path(own_root) if own_root else None)
     return load_pool(data, image_size, root, skip_bad, needed_domain=needed_domain)

@@ -54,7 +54,8 @@ def main() -> None:
     except InputError as error:
         code = _fail(str(error))
     except UsageError as error:
-        message = error.format_message()  # none for a bare `triplee`, which has shown its help
+        message = " ".join(error.format_message().split()).replace("Value error, ", "")
+        # No message for a bare `triplee`, which has shown its help.
         code = _fail(f"{message} (see {error.ctx.command_path if error.ctx else 'triplee'} --help)") if message else 2
     except Stopped as stopped:
         _fail(str(stopped))

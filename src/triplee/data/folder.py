@@ -181,7 +181,8 @@ def _hint(root: Path) -> str:
         return f"expected {LAYOUT} with {', '.join(sorted(suffix[1:] for suffix in SUFFIXES))} images"
     split_or_domain = image.parent.parent
     domain = split_or_domain.parent if split_or_domain.name in _SPLITS else split_or_domain
-    return f"expected {LAYOUT}; {image} lies at another depth, did you mean {domain.parent}?"
+    unsorted = " Images that are not sorted yet go into such folders first" if image.parent == root.resolve() else ""
+    return f"expected {LAYOUT}; {image} lies at another depth, did you mean {domain.parent}?{unsorted}"
 
 
 def _first_image(folder: Path, depth: int) -> Path | None:

@@ -1,5 +1,6 @@
 """The one door to images: a data set's name or a folder in, a Pool out."""
 
+import difflib
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -43,6 +44,8 @@ def load_data(
     name = data if is_benchmark else str(folder.root)
     if target is not None:
         check_target(target, folder.domains, name)
+        if len(folder.classes) == 1:
+            raise InputError(f"{name} has one class, {folder.classes[0]!r}: add another one to tell it from")
     pool = load_images(folder, name, image_size, skip_bad, on_progress, needed_domain)
     return replace(pool, root=str((root or data_root()).absolute())) if is_benchmark else pool
 
@@ -55,10 +58,23 @@ def list_data(data: str, root: Path | None = None) -> ImageFolder:
         raise InputError("the embedded digits are part of the program: there are no files to look at")
     folder = user_path(data)
     if not data or not os.access(folder, os.F_OK):
-        names = [EMBEDDED, *benchmark_names()]
+        names = [*_folders_like(folder), *known_names()]
         raise InputError(f"data {data!r} is neither a known name nor an existing folder: {nearest(data, names)}")
     # In full, so that a run finds its data again from another working folder.
     return list_images(folder.absolute())
+
+
+def _folders_like(missing: Path) -> list[str]:
+    """The folder beside it whose name is nearest, where one is near."""
+    if not missing.name or not os.access(missing.parent, os.R_OK):
+        return []
+    beside = [entry.name for entry in os.scandir(missing.parent) if entry.is_dir()]
+    return [str(missing.with_name(name)) for name in difflib.get_close_matches(missing.name, beside, n=1)]
+
+
+def known_names() -> list[str]:
+    """What DATA may be besides a folder."""
+    return [EMBEDDED, *benchmark_names()]
 
 
 def default_recipe(data: str) -> str:

@@ -77,7 +77,7 @@ def _split_domain(pool: Pool, domain: int, seed: int) -> tuple[np.ndarray, np.nd
 def _check(pool: Pool, target: str, train_N: np.ndarray, val_N: np.ndarray) -> None:
     if not len(train_N):
         raise InputError(f"no training images in {pool.name} outside target {target!r}: add some to a source domain")
-    if unseen := _missing_classes(pool, train_N):
+    if unseen := missing_classes(pool.classes, pool.labels_N[train_N]):
         raise InputError(
             f"no source domain of {pool.name} has a training image of {unseen} when {target!r} is the target:"
             " add some, remove the class, or choose another target"
@@ -95,7 +95,7 @@ def _warn(pool: Pool, target: str, left_out: str | None, train_N: np.ndarray, va
         if name == left_out:
             continue
         kind = "target" if name == target else "source domain"
-        if missing := _missing_classes(pool, np.flatnonzero(pool.domains_N == index)):
+        if missing := missing_classes(pool.classes, pool.labels_N[pool.domains_N == index]):
             lines.append(f"{kind} {name!r} has no image of {missing}")
         for use, chosen_N in (("training", train_N), ("validation", val_N)):
             if name != target and index not in pool.domains_N[chosen_N]:
@@ -103,8 +103,8 @@ def _warn(pool: Pool, target: str, left_out: str | None, train_N: np.ndarray, va
     return tuple(lines)
 
 
-def _missing_classes(pool: Pool, chosen_N: np.ndarray) -> str:
-    """The names of the classes without an image among `chosen_N`, as "class 'a', 'b'"; empty when there is none."""
-    present = np.unique(pool.labels_N[chosen_N])
-    names = [repr(name) for label, name in enumerate(pool.classes) if label not in present]
+def missing_classes(classes: Sequence[str], labels_N: np.ndarray) -> str:
+    """The names of the classes that no label stands for, as "class 'a', 'b'"; empty when there is none."""
+    present = np.unique(labels_N)
+    names = [repr(name) for label, name in enumerate(classes) if label not in present]
     return f"class {', '.join(names)}" if names else ""

@@ -13,6 +13,7 @@ import numpy as np
 from triplee.data.catalog import Benchmark, Variant
 from triplee.data.folder import TRAIN, UNSPLIT, VAL, ImageFolder
 from triplee.data.reading import read_images
+from triplee.data.split import missing_classes
 
 _SHOWN = 3  # examples of each kind of fault
 _CHECK_SIZE = 32  # pixels; the whole file is decoded all the same
@@ -49,6 +50,13 @@ def verify_images(
     leaks, conflicts, copies = _find_copies(folder, digests)
     # Leaks of a set that is as published are everybody's; in any other folder they are for its owner to mend.
     (notes if variant else faults).extend(_tell("lie in two domains (a held-out one would not be unseen)", leaks))
+    for index, name in enumerate(folder.domains if benchmark is None else ()):
+        if missing := missing_classes(folder.classes, folder.labels_N[folder.domains_N == index]):
+            notes.append(f"domain {name!r} has no image of {missing}")
+    if len(folder.domains) == 1:
+        notes.append(f"{folder.domains[0]!r} is the only domain: training holds one out, and needs another one")
+    if len(folder.classes) == 1:
+        notes.append(f"{folder.classes[0]!r} is the only class: training needs another one")
     notes += _tell("have two classes", conflicts)
     notes += _tell("are exact copies of another in their domain", copies)
     return Verdict(folder, counts_DK, variant, tuple(faults), tuple(notes))

@@ -60,6 +60,17 @@ class Classifier(nn.Module):
         self.eval()
 
     @property
+    def precision(self) -> str:
+        """float32 or bfloat16; may be set."""
+        return self._precision
+
+    @precision.setter
+    def precision(self, precision: str) -> None:
+        if precision not in ("float32", "bfloat16"):
+            raise InputError(f"precision is float32 or bfloat16, not {precision!r}")
+        self._precision = precision
+
+    @property
     def classes(self) -> list[str]:
         return self.config["classes"]
 

@@ -38,6 +38,7 @@ def evaluate_run(classifier: Classifier, pool: Pool, *, own_data: bool, domain: 
     wanted = [domain] if domain else [config["target"]] if own_data else list(pool.domains)
     if wanted[0] not in pool.domains:
         raise InputError(f"{pool.name} no longer has the run's target {config['target']!r}: name another with --domain")
+    is_own = own_data or pool.fingerprint == config["data_fingerprint"]
     labels_N = np.array([known[name] for name in pool.classes])[pool.labels_N]
     scores = []
     for name in wanted:
@@ -45,6 +46,6 @@ def evaluate_run(classifier: Classifier, pool: Pool, *, own_data: bool, domain: 
         probabilities = classifier.probabilities(pool.images_NCHW, index_N)
         ensemble, members = accuracies(probabilities, labels_N[index_N])
         unseen = name in (config["target"], config.get("left_out"))
-        role = "other data" if not own_data else "no" if unseen else "yes"
+        role = "other data" if not is_own else "no" if unseen else "yes"
         scores.append(DomainScore(name, role, len(index_N), ensemble, members))
     return scores

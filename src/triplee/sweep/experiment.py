@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from triplee.settings import InputError, nearest, read_yaml, user_path
+from triplee.settings import InputError, describe_error, nearest, read_yaml, user_path
 
 AVERAGE = "average"
 _FOLDER = files("triplee.sweep") / "experiments"
@@ -99,4 +99,4 @@ def _first_line(error: ValidationError) -> str:
         model = _MODELS[str(path[0])] if path else Experiment
         known = [field.alias or name for name, field in model.model_fields.items()]
         return f"unknown key {key!r}{inside}: {nearest(str(key), known)}"
-    return f"{key!r}{inside}: " + first["msg"].replace("Input should", "should")
+    return f"{key!r}{inside}: " + describe_error(first)
