@@ -146,6 +146,21 @@ def on_cuda(size: int, num_views: int) -> list[dict[str, Any]]:
     return rows
 
 
+def threads_alone(size: int, num_views: int) -> dict[str, Any]:
+    """Two threads against one, in turn, nobody else in between."""
+    views = our_views(make_pool(size), torch.empty(num_views, 3, size, size), "basic")
+
+    def on(threads: int) -> Callable[[], None]:
+        def call() -> None:
+            torch.set_num_threads(threads)
+            views()
+
+        return call
+
+    row = {"device": "cpu", "size": size, "views": num_views, "threads": 2, "ops": "basic, threads alone"}
+    return compare({"ours": on(2), "ours on one thread": on(1)}, num_views, row)
+
+
 def fourier_alone(size: int) -> dict[str, Any]:
     """The Fourier mix by itself, 16 images, one thread, against numpy's."""
     torch.set_num_threads(1)
@@ -167,7 +182,7 @@ def main() -> None:
         save("augment-gpu", [row for size, views in (*sizes, *largest) for row in on_cuda(size, views)])
     else:
         rows = [row for size, views in sizes for threads in (1, 2) for row in on_cpu(size, views, threads)]
-        save("augment", [*rows, *(fourier_alone(size) for size, _ in sizes)])
+        save("augment", [*rows, threads_alone(*sizes[1]), *(fourier_alone(size) for size, _ in sizes)])
 
 
 if __name__ == "__main__":
