@@ -216,6 +216,8 @@ def test_load_data_names_what_it_does_not_know(tmp_path: Path, monkeypatch: pyte
             load_data(name, 8)
     with pytest.raises(InputError, match=r"'no/such/folder' is neither .* known: digits, digits-dg, domainnet"):
         load_data("no/such/folder", 8)
+    with pytest.raises(InputError, match="camera/x' is neither"):
+        load_data(str(touch(tmp_path, "camera") / "camera/x"), 8)
     with pytest.raises(InputError, match="'' is neither"):
         load_data("", 8)
     with pytest.raises(InputError, match=r"data\.zip is a file"):

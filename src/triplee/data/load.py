@@ -66,7 +66,7 @@ def list_data(data: str, root: Path | None = None) -> ImageFolder:
 
 def _folders_like(missing: Path) -> list[str]:
     """The folder beside it whose name is nearest, where one is near."""
-    if not missing.name or not os.access(missing.parent, os.R_OK):
+    if not (missing.name and os.access(missing.parent, os.R_OK) and missing.parent.is_dir()):
         return []
     beside = [entry.name for entry in os.scandir(missing.parent) if entry.is_dir()]
     return [str(missing.with_name(name)) for name in difflib.get_close_matches(missing.name, beside, n=1)]
