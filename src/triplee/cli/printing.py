@@ -1,8 +1,11 @@
 """What the verbs share in talking to people: tables, bars for waiting, lines on standard error."""
 
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+
+SECONDS_BETWEEN_LINES = 30.0
 
 
 class Stopped(Exception):
@@ -38,7 +41,10 @@ def warn(line: str) -> None:
 
 @contextmanager
 def image_bar(title: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar on a terminal for work on images, told `(done, total)`; nothing elsewhere."""
+    """A bar on a terminal for work on images, told `(done, total)`; elsewhere, where it takes long, a line at times."""
+    if not sys.stderr.isatty():
+        yield _lines(title)
+        return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -48,10 +54,21 @@ def image_bar(title: str) -> Iterator[Callable[[int, int], None]]:
         console=Console(stderr=True),
         transient=True,
         redirect_stdout=False,  # rich would send to the terminal what is meant for a file
-        disable=not sys.stderr.isatty(),
     ) as bar:
         task = bar.add_task(title, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def _lines(title: str) -> Callable[[int, int], None]:
+    said = time.monotonic()
+
+    def tell(done: int, total: int) -> None:
+        nonlocal said
+        if time.monotonic() - said >= SECONDS_BETWEEN_LINES:
+            print(f"{title}: {done:,} of {total:,}", file=sys.stderr, flush=True)
+            said = time.monotonic()
+
+    return tell
 
 
 class DownloadBar:
