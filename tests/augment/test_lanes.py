@@ -5,6 +5,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+
+pytest.importorskip("numba")
+
 from numba import njit
 
 from triplee.augment.lanes import LANES, LINE, aligned, load, spread, spread_from, sqrt, store, turn, where_above
