@@ -284,6 +284,7 @@ print(sum(sum(kernel.stats.cache_hits.values()) for kernel in kernels), len(kern
     assert hits == kernels != "0"
 
 
+@pytest.mark.slow
 def test_compiled_code_is_not_reused_once_what_it_builds_on_has_changed(tmp_path: Path) -> None:
     code = """
 import numpy as np
