@@ -223,7 +223,7 @@ GOALS: list[tuple[str, str, dict[str, object], str, str, str]] = [
             f"{title}, {views} views of {size} px, one CPU thread, against {rival}",
             "augment",
             {"ops": ops, "size": size, "threads": 1},
-            f"ours / {rival.replace('Pillow', 'pillow').replace('NumPy', 'numpy')}",
+            f"ours / {rival.lower()}",
             " times",
             f"{aim} times" if aim else "",
         )

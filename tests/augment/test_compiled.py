@@ -267,7 +267,7 @@ def test_numba_loads_on_first_use_and_from_its_cache() -> None:
 import sys, time, numpy as np, torch
 from triplee.augment import apply_draw, draw_views
 assert "numba" not in sys.modules
-from triplee.settings import InputError, make_recipe
+from triplee.settings import make_recipe
 images = torch.zeros(4, 3, 16, 16, dtype=torch.uint8)
 for ops in ("basic", "fourier"):
     assert "triplee.augment.compiled_fourier" not in sys.modules

@@ -1,10 +1,13 @@
 """The Fourier op equals a float64 version of Eq. 3 to 5 within one grey level."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
 from sklearn.datasets import load_sample_images
 
+from pillow_style import numpy_fourier, numpy_rfft
 from triplee.augment import fourier_mix
 from triplee.data.pool import Pool
 
@@ -27,6 +30,12 @@ def test_within_one_grey_level(size: tuple[int, int], share: float, digits: Pool
     mixed = fourier_mix(images, partners, share).numpy().astype(float)
     for view, image, partner in zip(mixed, images.numpy(), partners.numpy(), strict=True):
         assert np.abs(view - reference(image, partner, share)).max() <= 1.0
+
+
+@pytest.mark.parametrize("rival", [numpy_fourier, numpy_rfft])
+def test_what_the_bench_sets_against_it_does_the_same(rival: Callable[..., np.ndarray]) -> None:
+    image, partner = (photo[:224, :224].transpose(2, 0, 1) for photo in load_sample_images().images)
+    assert np.abs(rival(image, partner, 0.4) - reference(image, partner, 0.4)).max() < 0.01
 
 
 def test_share_zero_is_the_identity(digits: Pool) -> None:
