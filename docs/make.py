@@ -61,8 +61,8 @@ SPEED_NOTES = {
     "step-gpu-quick-host": "The same with an engine of before, whose batch norm and averages took longer, on the host"
     " with the quickest usual loop that we met: 9.8 times for ResNet-18 at 224 px, where ten are aimed at, and 6.9 for"
     " ResNet-50.",
-    "step-gpu-slow-host": "The same on a host with a slow usual loop, 16.1 and 10.9 times. Draws are made by the host, so"
-    " digit stacks, which take the most views, give away 8 to 14 % of the step alone here.",
+    "step-gpu-slow-host": "The same on a host with a slow usual loop, 16.1 and 10.9 times. Draws are made by the host,"
+    " so digit stacks, which take the most views, give away 8 to 14 % of the step alone here.",
     "stem-gpu": "What the fused stem – normalising, the 7×7 convolution, batch norm, ReLU and pooling in kernels of"
     " our own – saves a ResNet-18 at 224 px, and what it does that each of 12 streams has a queue to the GPU of"
     " its own (32 queues, 8 unless told so).",

@@ -99,7 +99,17 @@ def test_hidden_and_other_things_are_passed_over(tmp_path: Path) -> None:
     folder = list_images(tmp_path)
     assert rows(folder) == [("a", "x", "1.png", UNSPLIT)]
     assert (folder.domains, folder.classes) == (("a",), ("x",))
-    assert len(folder.notes) == 1 and "passed over 4 images, the first 5.png" in folder.notes[0]
+    strays, bare = folder.notes
+    assert "passed over 4 images, the first 5.png" in strays
+    assert bare == "passed over 2 folders, the first a/empty (no images inside)"
+
+
+def test_folders_without_images_are_named(tmp_path: Path) -> None:
+    touch(tmp_path, "a/x/1.png", "a/y/1.png", "b/x/1.png", "b/y/deep/1.png")
+    (tmp_path / "c").mkdir()
+    folder = list_images(tmp_path)
+    assert folder.domains == ("a", "b")
+    assert folder.notes[1:] == ("passed over folder c (no images inside)",)
 
 
 def test_names_alike_are_two_but_said_so(tmp_path: Path) -> None:

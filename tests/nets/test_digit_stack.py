@@ -152,7 +152,7 @@ def test_losses_of_many_views_are_those_of_autograd(views: int, count: int) -> N
         cross_entropy = F.cross_entropy(inputs[0][:valid], own)
         contrast = SupConLoss(temperature)(inputs[1][:valid], own)
         (cross_entropy + weight * contrast).backward()
-        assert sums[1, member].tolist() == pytest.approx([float(cross_entropy), float(contrast)], rel=1e-5, abs=1e-6)
+        assert sums[1, member].tolist() == pytest.approx([cross_entropy.item(), contrast.item()], rel=1e-5, abs=1e-6)
         for got, expected in zip(gradients, inputs, strict=True):
             assert apart(got[member], expected.grad) < 1e-5
             assert not got[member, valid:].any()

@@ -55,8 +55,9 @@ def list_images(root: Path, split_folders: Sequence[Mapping[str, int]] = ()) -> 
     if not domain_names:
         raise InputError(f"no domain folders in {root}: {_hint(root)}")
     rows: list[tuple[str, str, int, str]] = []
+    bare: list[str] = []
     for domain in domain_names:
-        _list_domain(root, domain, split_folders, rows, strays)
+        bare += _list_domain(root, domain, split_folders, rows, strays)
     if not rows:
         raise InputError(f"no images in {root}: {_hint(root)}")
     row_domains, row_classes, splits, names = zip(*rows, strict=True)
@@ -65,7 +66,8 @@ def list_images(root: Path, split_folders: Sequence[Mapping[str, int]] = ()) -> 
         raise InputError(
             f"{root} is a single domain with train and val: give the folder above it, {root.resolve().parent}"
         )
-    notes = [f"passed over {_count(strays)} (not {LAYOUT}, or of a kind that is not read)"] if strays else []
+    notes = [f"passed over {_count(strays, 'image')} (not {LAYOUT}, or of a kind that is not read)"] if strays else []
+    notes += [f"passed over {_count(bare, 'folder')} (no images inside)"] if bare else []
     notes += _alike(domains, "domain") + _alike(classes, "class")
     return ImageFolder(
         root=root,
@@ -121,9 +123,13 @@ def _list_domain(
     split_folders: Sequence[Mapping[str, int]],
     rows: list[tuple[str, str, int, str]],
     strays: list[str],
-) -> None:
-    """Adds (domain, class, split, name) of each image of one domain, and the images at another depth to `strays`."""
+) -> list[str]:
+    """Adds (domain, class, split, name) of each image of one domain, and the images at another depth to `strays`.
+
+    Returns the folders in which there are neither.
+    """
     folders, loose = scan(root / domain)
+    bare = [] if folders or loose else [domain]
     strays += [f"{domain}/{name}" for name in loose]
     splits = next((option for option in split_folders if set(option) <= set(folders)), None)
     # A data set may have a class called "train": train and val are splits only when class folders lie inside them.
@@ -141,8 +147,10 @@ def _list_domain(
                     rows.append((domain, class_name, split, f"{place}/{name}"))
                 else:
                     strays.append(f"{place}/{name}")
-            for name in deeper:
-                strays += _images_below(root, f"{place}/{name}")
+            below = [image for name in deeper for image in _images_below(root, f"{place}/{name}")]
+            strays += below
+            bare += [] if images or below else [place]
+    return bare
 
 
 def _images_below(root: Path, place: str, depth: int = 4) -> list[str]:
@@ -151,8 +159,8 @@ def _images_below(root: Path, place: str, depth: int = 4) -> list[str]:
     return found + [image for name in folders if depth for image in _images_below(root, f"{place}/{name}", depth - 1)]
 
 
-def _count(strays: list[str]) -> str:
-    return f"an image, {strays[0]}" if len(strays) == 1 else f"{len(strays):,} images, the first {strays[0]}"
+def _count(names: list[str], what: str) -> str:
+    return f"{what} {names[0]}" if len(names) == 1 else f"{len(names):,} {what}s, the first {names[0]}"
 
 
 def _alike(names: list[str], kind: str) -> list[str]:
