@@ -47,6 +47,10 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"known: {', '.join(options)}" if len(options) <= 40 else f"{len(options)} are known"
 
 
+def plural(word: str, count: int) -> str:
+    return word if count == 1 else word + "s"
+
+
 def user_path(text: str | Path) -> Path:
     """A path as people write it, `~` and all."""
     try:

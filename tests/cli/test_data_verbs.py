@@ -76,7 +76,7 @@ def test_verify_a_damaged_set(call: Call, root: Path) -> None:
     answer = call("data", "verify", "digits-dg", "--root", root)
     assert answer.returncode == 1 and answer.stderr == ""
     assert "fault: svhn/3: 599 images, 600 are published" in answer.stdout
-    assert "fault: 1 images cannot be read: svhn/val/3/008.bmp (not an image" in answer.stdout
+    assert "fault: 1 image that cannot be read: svhn/val/3/008.bmp (not an image" in answer.stdout
     assert "NOT in order" in answer.stdout.splitlines()[-1]
 
 

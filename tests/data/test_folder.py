@@ -100,8 +100,8 @@ def test_hidden_and_other_things_are_passed_over(tmp_path: Path) -> None:
     assert rows(folder) == [("a", "x", "1.png", UNSPLIT)]
     assert (folder.domains, folder.classes) == (("a",), ("x",))
     strays, bare = folder.notes
-    assert "passed over 4 images, the first 5.png" in strays
-    assert bare == "passed over 2 folders, the first a/empty (no images inside)"
+    assert "passed over 4 images" in strays and strays.endswith(": 5.png, a/4.png, a/x/clip.gif, …")
+    assert bare == "passed over 2 folders (no images inside): a/empty, splits/x"
 
 
 def test_folders_without_images_are_named(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_folders_without_images_are_named(tmp_path: Path) -> None:
     (tmp_path / "c").mkdir()
     folder = list_images(tmp_path)
     assert folder.domains == ("a", "b")
-    assert folder.notes[1:] == ("passed over folder c (no images inside)",)
+    assert folder.notes[1:] == ("passed over 1 folder (no images inside): c",)
 
 
 def test_names_alike_are_two_but_said_so(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def test_a_lost_image_is_counted_by_class(root: Path) -> None:
     (root / "day/fox/2.png").unlink()
     verdict = verify(root)
     assert verdict.variant is None
-    assert verdict.faults == ("5 images, PACS has 6 or 13", "day/fox: 1 images, 2 are published")
+    assert verdict.faults == ("5 images, PACS has 6 or 13", "day/fox: 1 image, 2 are published")
 
 
 def test_what_training_would_warn_of_or_refuse_is_noted_of_a_folder(root: Path) -> None:
@@ -70,7 +70,7 @@ def test_one_too_many_in_one_class_and_one_too_few_in_another(root: Path) -> Non
     (root / "day/fox/2.png").rename(root / "day/deer/4.png")
     assert verify(root).faults == (
         "day/deer: 4 images, 3 are published",
-        "day/fox: 1 images, 2 are published",
+        "day/fox: 1 image, 2 are published",
     )
 
 
@@ -81,7 +81,7 @@ def test_unreadable_images_are_named(root: Path) -> None:
     (root / "day/deer/3.png").unlink()
     (root / "day/deer/3.png").symlink_to("nowhere")
     (fault,) = verify(root).faults
-    assert fault.startswith("3 images cannot be read: day/deer/1.png (not an image")
+    assert fault.startswith("3 images that cannot be read: day/deer/1.png (not an image")
     assert "day/deer/3.png (No such file" in fault
 
 
@@ -91,8 +91,8 @@ def test_copies_within_a_domain_are_noted(root: Path) -> None:
     verdict = verify(root)
     assert verdict.faults == ()
     assert verdict.notes == (
-        "1 images have two classes: day/deer/3.png = day/fox/1.png",
-        "1 images are exact copies of another in their domain: day/deer/1.png = day/deer/2.png",
+        "1 image of two classes: day/deer/3.png = day/fox/1.png",
+        "1 image copied exactly within a domain: day/deer/1.png = day/deer/2.png",
     )
 
 
@@ -101,7 +101,7 @@ def test_a_leak_is_a_fault_of_a_folder_and_a_note_of_a_published_set(root: Path,
     shutil.copy(root / "day/deer/1.png", root / "night/deer/1.png")
     verdict = verify(root, benchmark)
     (line,) = verdict.notes if benchmark else verdict.faults
-    assert line.startswith("1 images lie in two domains") and line.endswith("day/deer/1.png = night/deer/1.png")
+    assert line.startswith("1 image in two domains") and line.endswith("day/deer/1.png = night/deer/1.png")
     assert (verdict.faults == ()) == (benchmark is not None)
 
 
@@ -109,4 +109,4 @@ def test_many_faults_are_counted_and_a_few_shown(root: Path) -> None:
     for path in (root / "day").rglob("*.png"):
         path.write_bytes(b"")
     (fault,) = verify(root).faults
-    assert fault.startswith("5 images cannot be read") and fault.count("day/") == 3 and fault.endswith(", …")
+    assert fault.startswith("5 images that cannot be read") and fault.count("day/") == 3 and fault.endswith(", …")

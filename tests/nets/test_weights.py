@@ -275,7 +275,7 @@ def test_wrong_bytes_from_the_server_are_not_kept(hub: Path, server: Path, tenso
     torch.save(tensors, server / "resnet18-f37072fd.pth")
     line = refused_imagenet()
     assert 'cannot be fetched (invalid hash value (expected "f37072fd"' in line
-    assert str(hub / "resnet18-f37072fd.pth") in line and line.endswith("`style fit --encoder small`)")
+    assert str(hub / "resnet18-f37072fd.pth") in line and line.endswith("for `style fit`, `--encoder small`)")
     assert not list(hub.iterdir())
 
 
@@ -290,7 +290,7 @@ def test_offline(hub: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "the imagenet weights of resnet18 cannot be fetched "
         f"(<urlopen error [Errno {errno.ECONNREFUSED}] Connection refused>): "
         f"put http://127.0.0.1:9/resnet18-f37072fd.pth at {hub / 'resnet18-f37072fd.pth'}, "
-        "give a file with --weights FILE, or do without (`--set weights=none`, `style fit --encoder small`)"
+        "give a file with --weights FILE, or do without (`--set weights=none`; for `style fit`, `--encoder small`)"
     )
 
 

@@ -11,12 +11,13 @@ from pathlib import Path
 
 import numpy as np
 
-from triplee.settings import InputError
+from triplee.settings import InputError, plural
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff"})
 TRAIN, VAL, UNSPLIT = 0, 1, 2  # where a data set itself puts an image
 LAYOUT = "<domain>/<class>/<image> or <domain>/{train,val}/<class>/<image>"
 _SPLITS = {"train": TRAIN, "val": VAL}
+_SHOWN = 3  # names of what is passed over
 _NOT_READ = frozenset({".gif", ".heic", ".heif", ".avif", ".jp2", ".jfif", ".ppm", ".pgm", ".svg"})
 
 
@@ -66,8 +67,8 @@ def list_images(root: Path, split_folders: Sequence[Mapping[str, int]] = ()) -> 
         raise InputError(
             f"{root} is a single domain with train and val: give the folder above it, {root.resolve().parent}"
         )
-    notes = [f"passed over {_count(strays, 'image')} (not {LAYOUT}, or of a kind that is not read)"] if strays else []
-    notes += [f"passed over {_count(bare, 'folder')} (no images inside)"] if bare else []
+    notes = _passed_over(strays, "image", f"not {LAYOUT}, or of a kind that is not read")
+    notes += _passed_over(bare, "folder", "no images inside")
     notes += _alike(domains, "domain") + _alike(classes, "class")
     return ImageFolder(
         root=root,
@@ -159,8 +160,11 @@ def _images_below(root: Path, place: str, depth: int = 4) -> list[str]:
     return found + [image for name in folders if depth for image in _images_below(root, f"{place}/{name}", depth - 1)]
 
 
-def _count(names: list[str], what: str) -> str:
-    return f"{what} {names[0]}" if len(names) == 1 else f"{len(names):,} {what}s, the first {names[0]}"
+def _passed_over(names: list[str], what: str, why: str) -> list[str]:
+    if not names:
+        return []
+    shown = ", ".join(names[:_SHOWN]) + (", …" if len(names) > _SHOWN else "")
+    return [f"passed over {len(names):,} {plural(what, len(names))} ({why}): {shown}"]
 
 
 def _alike(names: list[str], kind: str) -> list[str]:
@@ -189,8 +193,12 @@ def _hint(root: Path) -> str:
         return f"expected {LAYOUT} with {', '.join(sorted(suffix[1:] for suffix in SUFFIXES))} images"
     split_or_domain = image.parent.parent
     domain = split_or_domain.parent if split_or_domain.name in _SPLITS else split_or_domain
-    unsorted = " Images that are not sorted yet go into such folders first" if image.parent == root.resolve() else ""
-    return f"expected {LAYOUT}; {image} lies at another depth, did you mean {domain.parent}?{unsorted}"
+    if image.parent == root.resolve():
+        return (
+            f"expected {LAYOUT}: images that are not sorted yet go into such folders first; if this is one class"
+            f" of a domain, give {domain.parent}"
+        )
+    return f"expected {LAYOUT}; {image} lies at another depth, did you mean {domain.parent}?"
 
 
 def _first_image(folder: Path, depth: int) -> Path | None:

@@ -36,7 +36,7 @@ from triplee.data.store import (
     remove_pixels,
     rewrite_manifest,
 )
-from triplee.settings import InputError, cache_folder
+from triplee.settings import InputError, cache_folder, plural
 
 RESIDENT_SHARE = 0.5  # of the memory available: more images than fit in there stay on disk
 
@@ -314,4 +314,4 @@ def _describe_bad(folder: ImageFolder, bad: dict[int, str]) -> list[str]:
         return []
     shown = [f"{folder.names[index]} ({reason})" for index, reason in list(bad.items())[:_SHOWN]]
     more = f" and {len(bad) - _SHOWN:,} more" if len(bad) > _SHOWN else ""
-    return [f"left out {len(bad):,} bad images: {', '.join(shown)}{more}"]
+    return [f"left out {len(bad):,} bad {plural('image', len(bad))}: {', '.join(shown)}{more}"]

@@ -14,6 +14,7 @@ from triplee.data.catalog import Benchmark, Variant
 from triplee.data.folder import TRAIN, UNSPLIT, VAL, ImageFolder
 from triplee.data.reading import read_images
 from triplee.data.split import missing_classes
+from triplee.settings import plural
 
 _SHOWN = 3  # examples of each kind of fault
 _CHECK_SIZE = 32  # pixels; the whole file is decoded all the same
@@ -46,10 +47,10 @@ def verify_images(
         variant, wrong = _compare_counts(benchmark, folder, counts_DK)
         faults += wrong
     digests, bad = _read_all(folder, on_progress)
-    faults += _tell("cannot be read", [f"{folder.names[index]} ({reason})" for index, reason in bad.items()])
+    faults += _tell("that cannot be read", [f"{folder.names[index]} ({reason})" for index, reason in bad.items()])
     leaks, conflicts, copies = _find_copies(folder, digests)
     # Leaks of a set that is as published are everybody's; in any other folder they are for its owner to mend.
-    (notes if variant else faults).extend(_tell("lie in two domains (a held-out one would not be unseen)", leaks))
+    (notes if variant else faults).extend(_tell("in two domains (a held-out one would not be unseen)", leaks))
     for index, name in enumerate(folder.domains if benchmark is None else ()):
         if missing := missing_classes(folder.classes, folder.labels_N[folder.domains_N == index]):
             notes.append(f"domain {name!r} has no image of {missing}")
@@ -57,8 +58,8 @@ def verify_images(
         notes.append(f"{folder.domains[0]!r} is the only domain: training holds one out, and needs another one")
     if len(folder.classes) == 1:
         notes.append(f"{folder.classes[0]!r} is the only class: training needs another one")
-    notes += _tell("have two classes", conflicts)
-    notes += _tell("are exact copies of another in their domain", copies)
+    notes += _tell("of two classes", conflicts)
+    notes += _tell("copied exactly within a domain", copies)
     return Verdict(folder, counts_DK, variant, tuple(faults), tuple(notes))
 
 
@@ -82,11 +83,11 @@ def _differences(variant: Variant, folder: ImageFolder, counts_DK: np.ndarray) -
         expected = variant.counts[domain]
         if isinstance(expected, int):
             if expected != counts_K.sum():
-                lines.append(f"{domain}: {counts_K.sum():,} images, {expected:,} are published")
+                lines.append(f"{domain}: {_images(counts_K.sum())}, {expected:,} are published")
             continue
         for name, count in zip(folder.classes, counts_K.tolist(), strict=True):
             if count != expected.get(name, 0):
-                lines.append(f"{domain}/{name}: {count:,} images, {expected.get(name, 0):,} are published")
+                lines.append(f"{domain}/{name}: {_images(count)}, {expected.get(name, 0):,} are published")
     return lines
 
 
@@ -129,4 +130,8 @@ def _tell(what: str, examples: list[str]) -> list[str]:
     if not examples:
         return []
     shown = ", ".join(examples[:_SHOWN]) + (", …" if len(examples) > _SHOWN else "")
-    return [f"{len(examples):,} images {what}: {shown}"]
+    return [f"{_images(len(examples))} {what}: {shown}"]
+
+
+def _images(count: int) -> str:
+    return f"{count:,} {plural('image', count)}"

@@ -27,7 +27,7 @@ from triplee.settings import InputError, Recipe
 
 # torchvision's IMAGENET1K_V1; the name ends in the first digits of the file's SHA-256.
 IMAGENET_ADDRESS = "https://download.pytorch.org/models/"
-WITHOUT = "give a file with --weights FILE, or do without (`--set weights=none`, `style fit --encoder small`)"
+WITHOUT = "give a file with --weights FILE, or do without (`--set weights=none`; for `style fit`, `--encoder small`)"
 IMAGENET_FILES = {"resnet18": "resnet18-f37072fd.pth", "resnet50": "resnet50-0676ba61.pth"}
 SILENCE_SECONDS = 30  # a firewall that swallows packets would otherwise hold a run for minutes
 NAMES_SHOWN = 3

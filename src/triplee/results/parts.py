@@ -11,6 +11,7 @@ from triplee.results.pieces import Looks
 from triplee.results.records import Method, Record, group_by_method
 from triplee.results.statistics import Estimate
 from triplee.results.tables import signed
+from triplee.settings import plural
 
 
 @dataclass(frozen=True)
@@ -104,10 +105,6 @@ def compare(title: str, gains: Mapping[str, float]) -> str:
     elif gains[least]:
         text += f"; its smallest gain is {signed(gains[least])} points on {least}"
     return f"{text}."
-
-
-def plural(word: str, count: int) -> str:
-    return word if count == 1 else word + "s"
 
 
 def show(found: Estimate) -> str:

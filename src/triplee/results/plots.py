@@ -11,9 +11,10 @@ import numpy as np
 
 from triplee.results import figures
 from triplee.results.embedding import describe_features, describe_shortly
-from triplee.results.parts import Part, plural, show
+from triplee.results.parts import Part, show
 from triplee.results.pieces import FeatureLook
 from triplee.results.records import SYMBOLS, Method
+from triplee.settings import plural
 
 OVER = {"batch_size": "batch size b", "replay": "replay count r", "members": "members m"}
 MOST_METHODS = len(figures.COLOURS)  # in one plot; more cannot be told apart
