@@ -1,4 +1,4 @@
-"""What a run is told: the validated Recipe, the errors meant for people, and where files are kept.
+"""What a run is told: the validated Recipe, the errors meant for people and their words, and where files are kept.
 
 Comes in: recipe values by name (from a named recipe, YAML or `--set key=value`). Goes out: one frozen Recipe.
 Implements the "Recipes" table and the recipe keys of the method; knows nothing of devices or images.
@@ -6,7 +6,7 @@ Implements the "Recipes" table and the recipe keys of the method; knows nothing 
 
 import difflib
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any, Literal
@@ -18,6 +18,7 @@ BACKBONES = ("digit-cnn", "resnet18", "resnet50")  # and timm:NAME
 WEIGHT_SUFFIXES = (".pth", ".pt", ".safetensors")
 Selection = Literal["source-val", "leave-one-out", "oracle"]
 FILE_KEYS = {"weights": ("none", "imagenet"), "stylizer": ("fit",)}  # recipe keys that name a file, but for these words
+FEW = 3  # names that a line shows
 
 
 class InputError(Exception):
@@ -47,8 +48,14 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"known: {', '.join(options)}" if len(options) <= 40 else f"{len(options)} are known"
 
 
-def plural(word: str, count: int) -> str:
-    return word if count == 1 else word + "s"
+def counted(count: int, what: str) -> str:
+    """`1 image`, `2,000 images`."""
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
+def first_few(names: Sequence[str]) -> str:
+    """`a, b, c, …`, for lines that cannot hold them all."""
+    return ", ".join(names[:FEW]) + (", …" if len(names) > FEW else "")
 
 
 def user_path(text: str | Path) -> Path:

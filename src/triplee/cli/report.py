@@ -9,7 +9,7 @@ import typer
 
 from triplee.cli.choices import Device, Root, choose_device, load_own_pool
 from triplee.cli.printing import warn
-from triplee.settings import InputError
+from triplee.settings import InputError, counted
 
 if TYPE_CHECKING:
     from triplee.data.pool import Pool
@@ -64,7 +64,7 @@ def report(
     write_atomically(out, page.encode(errors="xmlcharrefreplace"))
     for note in notes:
         warn(note)
-    print(f"{out}: {len(records)} {'run' if len(records) == 1 else 'runs'}, {len(page) / 1e6:.1f} MB")
+    print(f"{out}: {counted(len(records), 'run')}, {len(page) / 1e6:.1f} MB")
 
 
 def figure(

@@ -11,13 +11,12 @@ from pathlib import Path
 
 import numpy as np
 
-from triplee.settings import InputError, plural
+from triplee.settings import InputError, counted, first_few
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff"})
 TRAIN, VAL, UNSPLIT = 0, 1, 2  # where a data set itself puts an image
 LAYOUT = "<domain>/<class>/<image> or <domain>/{train,val}/<class>/<image>"
 _SPLITS = {"train": TRAIN, "val": VAL}
-_SHOWN = 3  # names of what is passed over
 _NOT_READ = frozenset({".gif", ".heic", ".heif", ".avif", ".jp2", ".jfif", ".ppm", ".pgm", ".svg"})
 
 
@@ -161,10 +160,7 @@ def _images_below(root: Path, place: str, depth: int = 4) -> list[str]:
 
 
 def _passed_over(names: list[str], what: str, why: str) -> list[str]:
-    if not names:
-        return []
-    shown = ", ".join(names[:_SHOWN]) + (", …" if len(names) > _SHOWN else "")
-    return [f"passed over {len(names):,} {plural(what, len(names))} ({why}): {shown}"]
+    return [f"passed over {counted(len(names), what)} ({why}): {first_few(names)}"] if names else []
 
 
 def _alike(names: list[str], kind: str) -> list[str]:

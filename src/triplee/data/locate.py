@@ -13,7 +13,7 @@ import numpy as np
 
 from triplee.data.catalog import Benchmark, read_val_images
 from triplee.data.folder import TRAIN, UNSPLIT, VAL, ImageFolder, fold_name, list_images, scan
-from triplee.settings import InputError, plural
+from triplee.settings import InputError, counted
 
 _SPLIT_OF = {"train": TRAIN, "val": VAL, "unsplit": UNSPLIT}
 
@@ -139,7 +139,7 @@ def _split_by_lists(benchmark: Benchmark, folder: ImageFolder) -> ImageFolder:
     if num_left := int((split_N < 0).sum()):
         notes.append(f"left out {num_left:,} images that are on none of the published lists")
     if num_missing := len(split_of) - int((split_N >= 0).sum()):
-        notes.append(f"not there: {num_missing:,} {plural('image', num_missing)} of the published lists")
+        notes.append(f"not there: {counted(num_missing, 'image')} of the published lists")
     return _take(replace(folder, split_N=split_N), np.flatnonzero(split_N >= 0), notes)
 
 

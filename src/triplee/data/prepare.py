@@ -36,11 +36,10 @@ from triplee.data.store import (
     remove_pixels,
     rewrite_manifest,
 )
-from triplee.settings import InputError, cache_folder, plural
+from triplee.settings import InputError, cache_folder, counted, first_few
 
 RESIDENT_SHARE = 0.5  # of the memory available: more images than fit in there stay on disk
 
-_SHOWN = 3  # names of images left out
 
 Progress = Callable[[int, int], None]
 
@@ -310,8 +309,5 @@ def _refuse_bad(folder: ImageFolder, bad: dict[int, str], skip_bad: bool, needed
 
 
 def _describe_bad(folder: ImageFolder, bad: dict[int, str]) -> list[str]:
-    if not bad:
-        return []
-    shown = [f"{folder.names[index]} ({reason})" for index, reason in list(bad.items())[:_SHOWN]]
-    more = f" and {len(bad) - _SHOWN:,} more" if len(bad) > _SHOWN else ""
-    return [f"left out {len(bad):,} bad {plural('image', len(bad))}: {', '.join(shown)}{more}"]
+    names = [f"{folder.names[index]} ({reason})" for index, reason in bad.items()]
+    return [f"left out {counted(len(bad), 'bad image')}: {first_few(names)}"] if bad else []

@@ -14,9 +14,8 @@ from triplee.data.catalog import Benchmark, Variant
 from triplee.data.folder import TRAIN, UNSPLIT, VAL, ImageFolder
 from triplee.data.reading import read_images
 from triplee.data.split import missing_classes
-from triplee.settings import plural
+from triplee.settings import FEW, counted, first_few
 
-_SHOWN = 3  # examples of each kind of fault
 _CHECK_SIZE = 32  # pixels; the whole file is decoded all the same
 
 
@@ -74,7 +73,7 @@ def _compare_counts(
     nearest_variant, differences = min(found, key=lambda pair: abs(pair[0].total - len(folder)))
     names = " or ".join(f"{variant.total:,}" for variant in benchmark.variants)
     faults = [f"{len(folder):,} images, {benchmark.title} has {names}"] if len(folder) != nearest_variant.total else []
-    return None, faults + differences[: 4 * _SHOWN]
+    return None, faults + differences[: 4 * FEW]
 
 
 def _differences(variant: Variant, folder: ImageFolder, counts_DK: np.ndarray) -> list[str]:
@@ -83,11 +82,11 @@ def _differences(variant: Variant, folder: ImageFolder, counts_DK: np.ndarray) -
         expected = variant.counts[domain]
         if isinstance(expected, int):
             if expected != counts_K.sum():
-                lines.append(f"{domain}: {_images(counts_K.sum())}, {expected:,} are published")
+                lines.append(f"{domain}: {counted(counts_K.sum(), 'image')}, {expected:,} are published")
             continue
         for name, count in zip(folder.classes, counts_K.tolist(), strict=True):
             if count != expected.get(name, 0):
-                lines.append(f"{domain}/{name}: {_images(count)}, {expected.get(name, 0):,} are published")
+                lines.append(f"{domain}/{name}: {counted(count, 'image')}, {expected.get(name, 0):,} are published")
     return lines
 
 
@@ -127,11 +126,4 @@ def _find_copies(folder: ImageFolder, digests: list[bytes | None]) -> tuple[list
 
 
 def _tell(what: str, examples: list[str]) -> list[str]:
-    if not examples:
-        return []
-    shown = ", ".join(examples[:_SHOWN]) + (", …" if len(examples) > _SHOWN else "")
-    return [f"{_images(len(examples))} {what}: {shown}"]
-
-
-def _images(count: int) -> str:
-    return f"{count:,} {plural('image', count)}"
+    return [f"{counted(len(examples), 'image')} {what}: {first_few(examples)}"] if examples else []

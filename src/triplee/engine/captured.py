@@ -17,6 +17,7 @@ from torch import Tensor
 from triplee.engine.epoch import MemberSpec, MemberTensors, Resident, Share
 from triplee.engine.gpu import Chunk, GpuMembers, activation_bytes
 from triplee.engine.member import Member
+from triplee.settings import counted
 
 MOST_LANES = 12
 EVALUATE_BYTES = 64 << 20
@@ -93,7 +94,7 @@ class CapturedMembers(GpuMembers):
     def _fit_lanes(self, count: int) -> None:
         if count < len(self.lanes):
             self._make_lanes(max(1, count))
-            lanes = "1 stream" if len(self.lanes) == 1 else f"{len(self.lanes)} streams"
+            lanes = counted(len(self.lanes), "stream")
             self.note = f"{len(self.members)} members on {lanes}: the GPU's memory holds no more"
 
     def _warm_up(self, k: int, size: int) -> int:

@@ -23,14 +23,13 @@ from torch import Tensor, nn
 
 from triplee.nets.timm_backbone import TimmBackbone, classifier_names, first_line, make_timm_model
 from triplee.runfolder import digest_tensors
-from triplee.settings import InputError, Recipe
+from triplee.settings import InputError, Recipe, counted, first_few
 
 # torchvision's IMAGENET1K_V1; the name ends in the first digits of the file's SHA-256.
 IMAGENET_ADDRESS = "https://download.pytorch.org/models/"
 WITHOUT = "give a file with --weights FILE, or do without (`--set weights=none`; for `style fit`, `--encoder small`)"
 IMAGENET_FILES = {"resnet18": "resnet18-f37072fd.pth", "resnet50": "resnet50-0676ba61.pth"}
 SILENCE_SECONDS = 30  # a firewall that swallows packets would otherwise hold a run for minutes
-NAMES_SHOWN = 3
 
 
 def load_weights(backbone: nn.Module, recipe: Recipe) -> None:
@@ -46,9 +45,9 @@ def load_weights(backbone: nn.Module, recipe: Recipe) -> None:
         for name in own
         if name in tensors and tensors[name].shape != own[name].shape
     ]
-    faults = [f"{len(missing)} {'key' if len(missing) == 1 else 'keys'} missing ({_first(missing)})"] if missing else []
-    faults += [f"{len(surplus)} surplus ({_first(surplus)})"] if surplus else []
-    faults += [f"{len(other)} of another shape ({_first(other)})"] if other else []
+    faults = [f"{counted(len(missing), 'key')} missing ({first_few(missing)})"] if missing else []
+    faults += [f"{len(surplus)} surplus ({first_few(surplus)})"] if surplus else []
+    faults += [f"{len(other)} of another shape ({first_few(other)})"] if other else []
     if faults:
         raise InputError(f"weights {recipe.weights}: {', '.join(faults)}: it is not a {recipe.backbone}")
     model.load_state_dict(tensors, strict=False)
@@ -174,7 +173,3 @@ def _unreadable(path: Path, error: OSError) -> InputError:
 
 def _shape(tensor: Tensor) -> str:
     return "×".join(map(str, tensor.shape)) or "scalar"
-
-
-def _first(names: list[str]) -> str:
-    return ", ".join(names[:NAMES_SHOWN]) + (", …" if len(names) > NAMES_SHOWN else "")

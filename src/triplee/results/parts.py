@@ -11,7 +11,7 @@ from triplee.results.pieces import Looks
 from triplee.results.records import Method, Record, group_by_method
 from triplee.results.statistics import Estimate
 from triplee.results.tables import signed
-from triplee.settings import plural
+from triplee.settings import counted
 
 
 @dataclass(frozen=True)
@@ -74,9 +74,9 @@ def summarise(part: Part) -> list[str]:
     """Three sentences: what there is, what is best, and by how much."""
     num_runs = sum(len(method.records) for method in part.methods)
     seeds = {record.seed for method in part.methods for record in method.records}
-    what = f"{num_runs} finished {plural('run', num_runs)} of {len(part.methods)} {plural('method', len(part.methods))}"
-    domains = f"{len(part.targets)} held-out {plural('domain', len(part.targets))}"
-    lines = [f"{what} on {part.data}: {domains}, {len(seeds)} {plural('seed', len(seeds))}."]
+    what = f"{counted(num_runs, 'finished run')} of {counted(len(part.methods), 'method')}"
+    domains = counted(len(part.targets), "held-out domain")
+    lines = [f"{what} on {part.data}: {domains}, {counted(len(seeds), 'seed')}."]
     best, rival = part.best, part.baseline
     average = best.average(part.targets)
     if average is None:
@@ -96,9 +96,9 @@ def compare(title: str, gains: Mapping[str, float]) -> str:
     """Where the best is ahead of its rival, level and behind, by its gain on each domain as far as it is shown."""
     ahead, level = sum(gain > 0 for gain in gains.values()), sum(gain == 0 for gain in gains.values())
     if level == len(gains):
-        return f"They are level on {level} of {level} {plural('domain', level)}."
+        return f"They are level on {level} of {counted(level, 'domain')}."
     least = min(gains, key=lambda target: gains[target])
-    text = f"{title} is ahead on {ahead} of {len(gains)} {plural('domain', len(gains))}"
+    text = f"{title} is ahead on {ahead} of {counted(len(gains), 'domain')}"
     text += f" and level on {level}" if level else ""
     if len(gains) == 1:
         text += f", by {signed(gains[least])} points"

@@ -14,7 +14,7 @@ from triplee.results.embedding import describe_features, describe_shortly
 from triplee.results.parts import Part, show
 from triplee.results.pieces import FeatureLook
 from triplee.results.records import SYMBOLS, Method
-from triplee.settings import plural
+from triplee.settings import counted
 
 OVER = {"batch_size": "batch size b", "replay": "replay count r", "members": "members m"}
 MOST_METHODS = len(figures.COLOURS)  # in one plot; more cannot be told apart
@@ -136,5 +136,5 @@ def make_map_plot(part: Part, look: FeatureLook, places: Mapping[str, np.ndarray
     is_named = len(classes) <= figures.MOST_NAMED
     legend = [(figures.MARKERS[figures.marker(k)], figures.colour(k), name) for k, name in enumerate(classes)]
     num_images = len(look.points)
-    caption = f"{num_images:,} {plural('image', num_images)} of it, coloured by class."
+    caption = f"{counted(num_images, 'image')} of it, coloured by class."
     return Plot("map", look.target, caption, legend if is_named else [], svgs)
