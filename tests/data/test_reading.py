@@ -85,21 +85,36 @@ def test_content_that_is_known_is_not_decoded(paths: list[str]) -> None:
     assert not other.is_known and settled(other) == settled(second)
 
 
-def test_a_script_without_a_guard_may_use_it_and_its_death_ends_the_processes(paths: list[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize("end", ["killed", "interrupted while its processes hang"])
+def test_a_script_without_a_guard_may_use_it_and_its_end_ends_the_processes(
+    paths: list[str], tmp_path: Path, end: str
+) -> None:
     script = tmp_path / "script.py"
     script.write_text(
-        "import sys, time\n"
+        "import sys\n"
         "from triplee.data import reading, threads\n"
         "reading.num_cores = threads.num_cores = lambda: 2\n"
-        "images = reading.read_images(open(sys.argv[1], errors='surrogateescape').read().split('\\n'), 8)\n"
-        "next(images)\nprint('reading', flush=True)\ntime.sleep(60)\n"
+        "images = reading.read_images(50 * open(sys.argv[1], errors='surrogateescape').read().split('\\n'), 8)\n"
+        "next(images)\nprint('reading', flush=True)\nfor _ in images: pass\n"
     )
     (tmp_path / "list").write_text("\n".join(paths), errors="surrogateescape")
-    with subprocess.Popen([sys.executable, script, tmp_path / "list"], stdout=subprocess.PIPE, text=True) as process:
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, script, tmp_path / "list"], text=True, **streams) as process:
         assert process.stdout and process.stdout.readline() == "reading\n"
         children = processes_of(process.pid)
         assert len(children) == 2
-        process.kill()
+        if end == "killed":
+            process.kill()
+        else:
+            for child in children:
+                os.kill(child, signal.SIGSTOP)
+            time.sleep(1)  # by now it waits for them
+            process.send_signal(signal.SIGINT)
+            try:
+                _, errors = process.communicate(timeout=20)
+            finally:
+                process.kill()
+            assert errors.endswith("KeyboardInterrupt\n")
     deadline = time.monotonic() + 10
     while any(Path(f"/proc/{child}").exists() for child in children) and time.monotonic() < deadline:
         time.sleep(0.05)

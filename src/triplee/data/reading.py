@@ -75,7 +75,7 @@ def read_images(
     num_processes = min(num_cores(), len(tasks))
     processes = _Processes(num_processes, image_size, per_task * row_bytes)
     answers = in_threads(lambda number: processes.do_task(tasks[number]), len(tasks), 1, num_processes)
-    with contextlib.closing(answers), processes:  # processes end first: a thread may wait for one that hangs
+    with contextlib.closing(answers), processes:  # where processes end, threads that wait for them do
         for slot, images in answers:
             for place, image in enumerate(images):
                 yield image if image.bad else image._replace(pixels=processes.pixels(slot, place))

@@ -25,17 +25,16 @@ def in_threads(
 
     num_threads = num_threads or num_cores()
     pending: deque[Future[list[T]]] = deque()
-    with ThreadPoolExecutor(num_threads) as threads:
-        try:
-            for start in range(0, num_items, per_task):
-                pending.append(threads.submit(do_task, start))
-                if len(pending) > MAX_PENDING * num_threads:
-                    yield from pending.popleft().result()
-            while pending:
+    threads = ThreadPoolExecutor(num_threads)
+    try:
+        for start in range(0, num_items, per_task):
+            pending.append(threads.submit(do_task, start))
+            if len(pending) > MAX_PENDING * num_threads:
                 yield from pending.popleft().result()
-        finally:  # where the results are no longer wanted, what has not begun need not be done
-            for future in pending:
-                future.cancel()
+        while pending:
+            yield from pending.popleft().result()
+    finally:  # where the results are no longer wanted, nobody waits for what has begun, and the rest is not done
+        threads.shutdown(wait=False, cancel_futures=True)
 
 
 def num_cores() -> int:
