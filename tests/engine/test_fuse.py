@@ -1,5 +1,6 @@
 """One network instead of m: a student learns its teacher's outputs, and resumes like any run."""
 
+import copy
 import warnings
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 import torch
 from observing import Silent, StopAfter
 from torch import Tensor
+from torch.optim.swa_utils import update_bn
 
 from triplee.data.pool import Pool
 from triplee.data.split import Split, split_pool
@@ -17,6 +19,7 @@ from triplee.engine.fuse import average_weights, distill, make_soup, student_rec
 from triplee.engine.loading import load
 from triplee.engine.stack import Stack
 from triplee.engine.train import Interrupted, train_run
+from triplee.nets.network import build_network
 from triplee.runfolder import RunFolder, read_config
 from triplee.settings import InputError, make_recipe
 
@@ -113,12 +116,22 @@ def test_what_a_run_measured_is_not_measured_again(small: Pool, split: Split, ru
     assert (told.accuracy, told.val_accuracy) == (1.5, 2.5)
 
 
-def test_counters_are_not_averaged() -> None:
-    networks = [torch.nn.BatchNorm1d(2), torch.nn.BatchNorm1d(2)]
-    for k, network in enumerate(networks):
-        network(torch.full((4, 2), float(k)))
-    mean = average_weights(Classifier(networks, RECIPE, {}, epoch=1))
-    assert mean["num_batches_tracked"] == 1 and mean["running_mean"].tolist() == pytest.approx([0.05, 0.05])
+def test_a_soup_is_of_mean_weights_with_statistics_of_its_own(small_32: Pool) -> None:
+    """Those of the members fit the members' weights alone."""
+    recipe = make_recipe({"backbone": "resnet18", "image_size": 32, "supcon_weight": 0.0})
+    networks = [build_network(recipe, 3, 0, k) for k in range(2)]
+    with torch.no_grad():
+        networks[1].backbone.bn1.weight.fill_(3.0)  # pyright: ignore[reportAttributeAccessIssue, reportArgumentType]
+    batches = small_32.images_NCHW.split(60)
+    soup = average_weights(Classifier(networks, recipe, {}, epoch=1), batches)
+    mean = [(a + b) / 2 for a, b in zip(*(network.parameters() for network in networks), strict=True)]
+    torch.testing.assert_close(list(soup.parameters()), mean)
+    assert soup.backbone.bn1.weight[0] == 2.0  # pyright: ignore[reportIndexIssue, reportAttributeAccessIssue]
+    expected = copy.deepcopy(soup)
+    update_bn(batches, expected)
+    for name, tensor in expected.named_buffers():
+        if "running" in name:
+            torch.testing.assert_close(soup.state_dict()[name], tensor, msg=name)
 
 
 def test_what_the_target_chose_is_not_made_into_something_honest() -> None:

@@ -1,10 +1,12 @@
 """Networks built from a recipe: recipe keys, members, frozen batch norm, training."""
 
+import copy
 from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.optim.swa_utils import update_bn
 
 from triplee.nets.network import Network, build_network
 from triplee.settings import InputError, Recipe, make_recipe
@@ -162,15 +164,25 @@ def test_a_single_view_trains_on_running_statistics() -> None:
     assert network.backbone.bn1.training
 
 
-@pytest.mark.parametrize(
-    ("batch_size", "num_steps", "momentum"), [(4, 10_000, 0.00625), (64, 10_000, 0.1), (128, 500, 0.1), (4, 100, 0.03)]
-)
-def test_running_statistics_average_over_as_many_samples_whatever_the_batch(
-    batch_size: int, num_steps: int, momentum: float
-) -> None:
-    """Over 640 samples, or a third of a short training; a head's are not used and stay."""
-    recipe = make_recipe({"backbone": "resnet18", "image_size": 32, "batch_size": batch_size})
-    network = build_network(recipe, 3, 0, 0)
-    network.set_statistics_window(num_steps)
-    layers = [layer for layer in network.backbone.modules() if isinstance(layer, torch.nn.BatchNorm2d)]
-    assert [layer.momentum for layer in layers] == pytest.approx([momentum] * 20)
+def test_statistics_are_those_of_the_features() -> None:
+    """As torch's own helper for averaged weights gathers them; training goes on with the old momentum."""
+    network = build_network(resnet_recipe(), 3, 0, 0)
+    theirs = copy.deepcopy(network)
+    images = torch.randint(0, 256, (24, 3, 32, 32), dtype=torch.uint8)
+    network.estimate_statistics(images.split(8))
+    update_bn(images.split(8), theirs)
+    for name, tensor in theirs.state_dict().items():
+        torch.testing.assert_close(network.state_dict()[name], tensor, msg=name)
+    assert {layer.momentum for layer in network.batch_norms} == {0.1} and len(network.batch_norms) == 20
+    once = copy.deepcopy(network)
+    network.estimate_statistics(images.split(8))  # nothing of before is left
+    for name, tensor in once.backbone.state_dict().items():
+        if not name.endswith("num_batches_tracked"):
+            assert torch.equal(network.backbone.state_dict()[name], tensor), name
+
+
+def test_frozen_statistics_are_not_estimated(weight_file: Path) -> None:
+    network = build_network(resnet_recipe(weights=str(weight_file), batch_norm="frozen"), 3, 0, 0)
+    before = copy.deepcopy(network.state_dict())
+    network.estimate_statistics([torch.randint(0, 256, (8, 3, 32, 32), dtype=torch.uint8)])
+    assert all(torch.equal(tensor, before[name]) for name, tensor in network.state_dict().items())

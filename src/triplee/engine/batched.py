@@ -106,7 +106,7 @@ class BatchedMembers(GpuMembers):
     def _step(self, members: int) -> None:
         self.stack.step(self.views, self.index, self.labels, self.counts, self.losses, members)
 
-    def average(self, weights: dict[int, float]) -> None:
+    def end_epoch(self, weights: dict[int, float]) -> None:
         self.stack.average({self.place[k]: weight for k, weight in weights.items()})
 
     def probabilities(self, members: Sequence[int], index_N: np.ndarray) -> Tensor:

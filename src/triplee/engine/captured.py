@@ -136,9 +136,10 @@ class CapturedMembers(GpuMembers):
         self.losses[:, column].index_copy_(0, row, losses[None])
         row.add_(1)
 
-    def average(self, weights: dict[int, float]) -> None:
-        for k, weight in weights.items():
-            self.members[k].average(weight)
+    def end_epoch(self, weights: dict[int, float]) -> None:
+        with _cudnn(benchmark=False):
+            for k, weight in weights.items():
+                self.members[k].end_epoch(weight, self.images)
 
     def probabilities(self, members: Sequence[int], index_N: np.ndarray) -> Tensor:
         batch = max(1, EVALUATE_BYTES // math.prod(self.images.shape[1:]))

@@ -97,7 +97,7 @@ class Classifier(nn.Module):
     def forward(self, images_NCHW: Tensor) -> Tensor:
         """Calibrated probabilities; images that are not of the network's size are squashed to it, as files are."""
         _check_pixels(images_NCHW, 4, "a model takes images as a uint8 tensor of shape (N,3,H,W)")
-        with self._autocast():
+        with self.autocast():
             probabilities_NC = self.ensemble(self.resize(images_NCHW.to(self.device)))
         return temper(probabilities_NC, self.temperature)
 
@@ -109,7 +109,7 @@ class Classifier(nn.Module):
     @torch.no_grad()
     def teach(self, views_NCHW: Tensor) -> Tensor:
         """The mean softmax (N,C) of the members on views of the right size: what a student learns."""
-        with self._autocast():
+        with self.autocast():
             return self.ensemble(views_NCHW)
 
     @torch.inference_mode()
@@ -121,7 +121,7 @@ class Classifier(nn.Module):
     @torch.inference_mode()
     def member_probabilities(self, images_NCHW: Tensor) -> Tensor:
         """Each member's softmax (M,N,C) on one batch of images of the right size, uncalibrated, on the host."""
-        with self._autocast():
+        with self.autocast():
             return self.ensemble.member_probabilities(images_NCHW.to(self.device)).cpu()
 
     def predict(self, images: ImageLike | Sequence[ImageLike]) -> list[Prediction]:
@@ -159,7 +159,8 @@ class Classifier(nn.Module):
         pixels = decode_picture(image, size) if isinstance(image, Image.Image) else decode_image(Path(image), size)
         return torch.from_numpy(pixels)
 
-    def _autocast(self) -> AbstractContextManager[object]:
+    def autocast(self) -> AbstractContextManager[object]:
+        """Where the networks compute, in the classifier's precision."""
         if self.precision == "float32":
             return nullcontext()
         return torch.autocast(self.device.type, torch.bfloat16)

@@ -43,9 +43,7 @@ class MemberSpec:
 
     def build(self) -> Network:
         """The member's network, ready to train."""
-        network = build_network(self.recipe, self.num_classes, self.seed, self.index)
-        network.set_statistics_window(self.recipe.epochs * self.plan(0).num_steps)
-        return network
+        return build_network(self.recipe, self.num_classes, self.seed, self.index)
 
 
 class MemberTensors(NamedTuple):

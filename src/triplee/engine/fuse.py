@@ -4,7 +4,9 @@ Comes in: a finished run and its data; goes out: a run folder of one member, whi
 any other, and what it costs and gives beside the ensemble. Not of the paper. Axes: M members, N images, C classes.
 """
 
+import copy
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -23,6 +25,8 @@ from triplee.engine.ensemble import accuracies
 from triplee.engine.loading import load_quietly
 from triplee.engine.run_state import Run
 from triplee.engine.train import Observer, train_runs
+from triplee.nets.network import Network
+from triplee.plan import statistics_batches
 from triplee.runfolder import RunFolder, write_tensors
 from triplee.settings import InputError, Recipe, make_recipe
 
@@ -60,13 +64,16 @@ def distill(
     train_runs(pool, [student], observer=observer, resume=resume, device=device)
 
 
-def average_weights(classifier: Classifier) -> dict[str, Tensor]:
-    """The members' weights and running statistics, averaged; counters are the first member's."""
+def average_weights(classifier: Classifier, batches: Iterable[Tensor]) -> Network:
+    """A network of the members' mean weights; its batch norm takes the statistics of their features on these images."""
     states = [network.state_dict() for network in classifier.networks]
-    return {
-        name: torch.stack([state[name] for state in states]).mean(0) if first.is_floating_point() else first
-        for name, first in states[0].items()
-    }
+    soup = copy.deepcopy(classifier.networks[0])
+    for name, tensor in soup.state_dict().items():
+        if tensor.is_floating_point():
+            tensor.copy_(torch.stack([state[name] for state in states]).mean(0))
+    with classifier.autocast():
+        soup.estimate_statistics(images.to(classifier.device) for images in batches)
+    return soup
 
 
 def make_soup(run: Path, classifier: Classifier, pool: Pool, split: Split, out: Path) -> None:
@@ -84,7 +91,9 @@ def make_soup(run: Path, classifier: Classifier, pool: Pool, split: Split, out: 
     folder = RunFolder(out)
     folder.claim(config, resume=folder.config_path.exists() and not folder.result_path.exists())
     try:
-        write_tensors(folder.member_path(0), average_weights(classifier), {"epoch": classifier.epoch, "member": 0})
+        batches = statistics_batches(split.train_N, config["seed"])
+        averaged = average_weights(classifier, (pool.images_NCHW[torch.from_numpy(batch)] for batch in batches))
+        write_tensors(folder.member_path(0), averaged.state_dict(), {"epoch": classifier.epoch, "member": 0})
         soup = load_quietly(out, classifier.device)
         found = _measure(soup, pool, split)
         accuracy = found["accuracy"]

@@ -8,10 +8,12 @@ import copy
 import torch
 from torch import Tensor
 
+from triplee.augment.style import Images
 from triplee.engine.epoch import MemberSpec, MemberTensors
 from triplee.engine.losses import replay_loss
 from triplee.nets.flat_weights import FlatWeights, copy_all, sgd
 from triplee.nets.network import Network
+from triplee.plan import statistics_batches
 
 lerp_all = torch._foreach_lerp_  # pyright: ignore[reportPrivateImportUsage]
 
@@ -35,6 +37,7 @@ class Member:
         self.momenta = {
             name: torch.zeros_like(p) if name in self.rest else flat_momentum[p] for name, p in named.items()
         }
+        self.statistics = statistics_batches(spec.train_N, spec.seed)
         # Gathered once: to go through the modules takes longer than to average.
         self.averages, self.followed = _floats_and_counts(self.averaged), _floats_and_counts(self.network)
         # A row of the update kernel's. On the device, where a captured graph reads it.
@@ -60,6 +63,13 @@ class Member:
             for parameter in self.rest.values():
                 parameter.grad = None
         return torch.stack([loss.cross_entropy, loss.contrast]).detach()
+
+    def end_epoch(self, weight: float, images: Images) -> None:
+        """Make the network that is tested: averaged weights, with the statistics of their own features."""
+        self.average(weight)
+        parts = (torch.from_numpy(part).to(self.device) for part in self.statistics)
+        with self._autocast():
+            self.averaged.estimate_statistics(images[part] for part in parts)
 
     @torch.no_grad()
     def average(self, weight: float) -> None:

@@ -34,7 +34,7 @@ class Executor(Protocol):
     def train_epoch(
         self, shares: dict[int, Share], progress: EpochProgress, after_steps: Callable[[], bool]
     ) -> None: ...
-    def average(self, weights: dict[int, float]) -> None: ...  # take a member's weights in, with this weight
+    def end_epoch(self, weights: dict[int, float]) -> None: ...  # make what is tested; a weight: of the epoch in it
     def probabilities(self, members: Sequence[int], index_N: np.ndarray) -> Tensor: ...  # by averaged weights
     def tensors(self, member: int) -> MemberTensors: ...
     def load(self, member: int, tensors: MemberTensors) -> None: ...
@@ -144,7 +144,7 @@ class Stack:
             if own and not stopping.is_set():
                 executor.train_epoch(own, progress, after_steps_of_any)
                 done = [k for k, share in own.items() if progress.steps[k] == share.num_steps]
-                executor.average({k: own[k].weight for k in done})
+                executor.end_epoch({k: own[k].weight for k in done})
         self._seconds["train"] += time.perf_counter() - started
 
     def _shares(self, epoch_M: Sequence[int | None]) -> dict[int, Share]:

@@ -72,9 +72,12 @@ class ThreadedMembers:
                 break
         progress.add(k, torch.stack(losses))
 
-    def average(self, weights: dict[int, float]) -> None:
-        for k, weight in weights.items():
-            self.members[k].average(weight)
+    def end_epoch(self, weights: dict[int, float]) -> None:
+        def end(k: int) -> bool:
+            self.members[k].end_epoch(weights[k], self.images)
+            return True
+
+        self._side_by_side(end, list(weights))
 
     def probabilities(self, members: Sequence[int], index_N: np.ndarray) -> Tensor:
         outputs: dict[int, Tensor] = {}
