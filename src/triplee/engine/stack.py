@@ -93,11 +93,11 @@ class Stack:
             self.executors = make_executors(numbered, resident)
         self._drawing = ThreadPoolExecutor(1, "draw")
         self._drawn: dict[tuple[int, int], Future[Share]] = {}
-        self._seconds = {"build": time.perf_counter() - started, "train": 0.0, "evaluate": 0.0}
+        self._seconds = {"build": time.perf_counter() - started, "train": 0.0, "statistics": 0.0, "evaluate": 0.0}
 
     @property
     def seconds(self) -> dict[str, float]:
-        """Where the time went: building networks, compiling and capturing steps, training, evaluating."""
+        """Where the time went: building networks, compiling and capturing steps, training, statistics, evaluating."""
         capture = sum(executor.capture_seconds for executor in dict.fromkeys(self.executors.values()))
         return {**self._seconds, "train": self._seconds["train"] - capture, "compile": capture}
 
@@ -144,7 +144,10 @@ class Stack:
             if own and not stopping.is_set():
                 executor.train_epoch(own, progress, after_steps_of_any)
                 done = [k for k, share in own.items() if progress.steps[k] == share.num_steps]
+                trained = time.perf_counter()
                 executor.end_epoch({k: own[k].weight for k in done})
+                self._seconds["statistics"] += time.perf_counter() - trained
+                started += time.perf_counter() - trained
         self._seconds["train"] += time.perf_counter() - started
 
     def _shares(self, epoch_M: Sequence[int | None]) -> dict[int, Share]:
