@@ -14,7 +14,7 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-BACKBONES = ("digit-cnn", "resnet18", "resnet50")  # and timm:NAME
+BACKBONES = ("digit-cnn", "resnet18", "resnet50", "mobilenet-v2")  # and timm:NAME
 WEIGHT_SUFFIXES = (".pth", ".pt", ".safetensors")
 Selection = Literal["source-val", "leave-one-out", "oracle"]
 FILE_KEYS = {"weights": ("none", "imagenet"), "stylizer": ("fit",)}  # recipe keys that name a file, but for these words
@@ -83,7 +83,7 @@ class Recipe(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    backbone: str = Field(default="digit-cnn", description="digit-cnn, resnet18, resnet50 or timm:NAME")
+    backbone: str = Field(default="digit-cnn", description=f"{', '.join(BACKBONES)} or timm:NAME")
     weights: str = Field(default="none", description="none, imagenet, or a .pth, .pt or .safetensors file")
     batch_norm: Literal["trained", "frozen"] = Field(
         default="trained", description="frozen: the backbone's keeps its pretrained statistics, scale and shift"

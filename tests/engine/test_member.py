@@ -15,7 +15,7 @@ CPU = torch.device("cpu")
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-@pytest.mark.parametrize("backbone", ["digit-cnn", "resnet18"])
+@pytest.mark.parametrize("backbone", ["digit-cnn", "resnet18", "mobilenet-v2"])
 def test_a_step_is_that_of_autocast_and_sgd(small_32: Pool, backbone: str, precision: str) -> None:
     """To the bit: weights rounded together are the weights autocast rounds one by one."""
     recipe = make_recipe({"backbone": backbone, "image_size": 32, "lr": 1e-3})

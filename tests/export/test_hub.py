@@ -43,6 +43,22 @@ def test_exporting_it_again_gives_the_same_files(run: Path, hub: Path, tmp_path:
     assert load(tmp_path / "member", "cpu").result is None
 
 
+def test_a_backbone_with_batch_norm(small_32: Pool, tmp_path: Path) -> None:
+    """Running statistics and ImageNet's mean and deviation travel too."""
+    values = {"backbone": "mobilenet-v2", "image_size": 32, "members": 1, "precision": "float32"}
+    recipe = make_recipe(values, RECIPE)
+    with make_observer("run") as observer:
+        split = split_pool(small_32, "blue", 0)
+        train_run(small_32, split, recipe, out=tmp_path / "run", observer=observer, device=torch.device("cpu"))
+    classifier, images = load(tmp_path / "run", "cpu"), small_32.images_NCHW[torch.arange(9)]
+    export_hub(classifier, tmp_path / "hub")
+    preprocessing = json.loads((tmp_path / "hub" / "preprocessor_config.json").read_text())
+    assert preprocessing["image_mean"] == [0.485, 0.456, 0.406]
+    with torch.inference_mode():
+        expected = classifier(images)
+        assert expected.std(0).min() > 0 and torch.equal(load(tmp_path / "hub", "cpu")(images), expected)
+
+
 def test_it_is_no_run_to_fuse(hub: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"hub is an exported folder, .*: fuse the run it was made from"):
         fuse(hub, How.soup, tmp_path / "soup", device="cpu")

@@ -93,10 +93,11 @@ def test_one_member_by_itself_and_bfloat16_as_float32(
         assert np.abs(run(path, images) - ensemble(images).numpy()).max() > 0.1
 
 
-def test_a_resnet(images: torch.Tensor, tmp_path: Path) -> None:
-    resnet = make_classifier(images, "resnet18", members=1)
-    export_onnx(resnet, tmp_path / "resnet.onnx")
-    assert_equal(tmp_path / "resnet.onnx", resnet, images[:64])
+@pytest.mark.parametrize("backbone", ["resnet18", "mobilenet-v2"])
+def test_backbones_with_batch_norm(backbone: str, images: torch.Tensor, tmp_path: Path) -> None:
+    member = make_classifier(images, backbone, members=1)
+    export_onnx(member, tmp_path / "member.onnx")
+    assert_equal(tmp_path / "member.onnx", member, images[:64])
 
 
 def test_the_file_needs_neither_this_package_nor_torch(file: Path) -> None:

@@ -1,21 +1,14 @@
 """Our ResNets: torchvision's names and shapes, and, where torchvision and timm import, their numbers."""
 
-import importlib
-from types import ModuleType
-
 import pytest
 import torch
-from torch import Tensor, nn
+from published_models import assert_same_numbers, batch_norm_shapes, imported
+from torch import nn
 
-from triplee.nets.resnet import ResNet, resnet18, resnet50
+from triplee.nets.resnet import resnet18, resnet50
 
 MAKE = {"resnet18": resnet18, "resnet50": resnet50}
 DEPTHS = {"resnet18": (2, 2, 2, 2), "resnet50": (3, 4, 6, 3)}
-
-
-def batch_norm_shapes(name: str, channels: int) -> dict[str, tuple[int, ...]]:
-    vectors = {f"{name}.{part}": (channels,) for part in ("weight", "bias", "running_mean", "running_var")}
-    return {**vectors, f"{name}.num_batches_tracked": ()}
 
 
 def torchvision_shapes(name: str) -> dict[str, tuple[int, ...]]:
@@ -78,53 +71,13 @@ def test_a_bottleneck_strides_in_its_3x3_convolution() -> None:
     assert [c.stride[0] for c in (block.conv1, block.conv2, block.conv3, block.downsample[0])] == [1, 2, 1, 2]
 
 
-def imported(name: str) -> ModuleType:
-    try:
-        return importlib.import_module(name)
-    except Exception as error:  # a torchvision built for another torch raises RuntimeError
-        pytest.skip(f"{name} cannot be imported: {error}")
-
-
-def rival(library: str, name: str) -> nn.Module:
-    """Theirs without a classifier, with running statistics that fit its random weights."""
-    torch.manual_seed(1)
-    if library == "timm":
-        model = imported("timm").create_model(name, pretrained=False, num_classes=0)
-    else:
-        model = getattr(imported("torchvision.models"), name)(weights=None)
-        model.fc = nn.Identity()
-    batch_norms = [m for m in model.modules() if isinstance(m, nn.BatchNorm2d)]
-    for layer in batch_norms:
-        nn.init.uniform_(layer.weight, 0.5, 1.5)
-        nn.init.uniform_(layer.bias, -0.2, 0.2)
-        layer.momentum = 1.0
-    with torch.no_grad():
-        model.train()(torch.randn(4, 3, 64, 64))
-    for layer in batch_norms:
-        layer.momentum = 0.1
-    return model
-
-
-def far(ours: Tensor, theirs: Tensor) -> float:
-    return (ours - theirs).abs().max().item()
-
-
 @pytest.mark.parametrize("name", ["resnet18", "resnet50"])
 @pytest.mark.parametrize("library", ["torchvision", "timm"])
 def test_numbers_are_theirs(library: str, name: str) -> None:
-    theirs = rival(library, name)
-    ours: ResNet = MAKE[name]()
-    ours.load_state_dict(theirs.state_dict())
-    for size in (160, 224):
-        images = torch.randn(2, 3, size, size)
-        with torch.no_grad():
-            expected = theirs.eval()(images)
-            assert expected.std() > 0.01  # not all zero
-            assert far(ours.eval()(images), expected) <= 1e-5
-        expected, found = theirs.train()(images), ours.train()(images)
-        assert far(found, expected) <= 1e-5
-        expected.square().mean().backward()
-        found.square().mean().backward()
-        assert far(ours.conv1.weight.grad, theirs.conv1.weight.grad) <= 1e-5
-    for key, tensor in theirs.state_dict().items():
-        assert far(ours.state_dict()[key].float(), tensor.float()) <= 1e-5, key
+    torch.manual_seed(1)
+    if library == "timm":
+        theirs = imported("timm").create_model(name, pretrained=False, num_classes=0)
+    else:
+        theirs = getattr(imported("torchvision.models"), name)(weights=None)
+        theirs.fc = nn.Identity()
+    assert_same_numbers(MAKE[name](), theirs)

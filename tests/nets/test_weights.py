@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from triplee.nets import weights
-from triplee.nets.network import build_network
+from triplee.nets.network import build_network, make_backbone
 from triplee.nets.resnet import resnet18
 from triplee.nets.weights import load_weights, weights_fingerprint
 from triplee.settings import InputError, Recipe, make_recipe
@@ -121,6 +121,25 @@ def test_another_network_is_refused(tmp_path: Path, tensors: Tensors) -> None:
     torch.save(tensors, path)
     assert refused(path, backbone="resnet50").endswith("it is not a resnet50")
     assert refused(path, backbone="digit-cnn").endswith("it is not a digit-cnn")
+
+
+def torchvisions(backbone: str) -> tuple[dict[str, Tensor], str]:
+    """All that torchvision stores of such a network, and the layer that is left out."""
+    own = make_backbone(make_recipe({"backbone": backbone, "image_size": 32}))
+    layer = {"resnet50": "fc", "mobilenet-v2": "classifier.1"}[backbone]
+    classifier = {f"{layer}.weight": torch.zeros(1000, own.num_features), f"{layer}.bias": torch.zeros(1000)}
+    return {**own.state_dict(), **classifier}, layer
+
+
+@pytest.mark.parametrize("backbone", ["resnet50", "mobilenet-v2"])
+def test_the_classifier_is_left_out_whatever_its_name(tmp_path: Path, backbone: str) -> None:
+    whole, layer = torchvisions(backbone)
+    torch.save(whole, tmp_path / "whole.pth")
+    network = build_network(recipe_for(tmp_path / "whole.pth", backbone=backbone), 3, 0, 0)
+    found = network.backbone.state_dict()
+    assert whole.keys() - found.keys() == {f"{layer}.weight", f"{layer}.bias"}
+    assert all(torch.equal(found[name], whole[name]) for name in found)
+    assert "it is not a resnet18" in refused(tmp_path / "whole.pth")
 
 
 class Runs:

@@ -1,1 +1,1 @@
-"""The networks: digit CNN, ResNets and timm's models, pretrained weights and projection head, built from a recipe."""
+"""The networks, built from a recipe: digit CNN, ResNets, MobileNetV2, timm's; pretrained weights, projection head."""

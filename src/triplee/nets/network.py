@@ -12,6 +12,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from triplee.nets.digit_cnn import DigitCNN
 from triplee.nets.fused import fits_stem, fused_stem
+from triplee.nets.mobilenet import MobileNetV2
 from triplee.nets.resnet import ResNet, resnet18, resnet50
 from triplee.nets.timm_backbone import TimmBackbone
 from triplee.nets.weights import load_weights
@@ -33,16 +34,16 @@ class ProjectionHead(nn.Sequential):
         )
 
 
-def make_backbone(recipe: Recipe) -> DigitCNN | ResNet | TimmBackbone:
+def make_backbone(recipe: Recipe) -> DigitCNN | ResNet | MobileNetV2 | TimmBackbone:
     """The recipe's backbone with random weights."""
     if recipe.backbone.startswith("timm:"):
         return TimmBackbone(recipe.backbone.removeprefix("timm:"), recipe.image_size)
-    low, high = DigitCNN.sizes if recipe.backbone == "digit-cnn" else ResNet.sizes
+    low, high = {"digit-cnn": DigitCNN, "mobilenet-v2": MobileNetV2}.get(recipe.backbone, ResNet).sizes
     if not low <= recipe.image_size <= high:
         raise InputError(f"image_size {recipe.image_size} does not fit {recipe.backbone}: {low} to {high}")
     if recipe.backbone == "digit-cnn":
         return DigitCNN(recipe.image_size)
-    return {"resnet18": resnet18, "resnet50": resnet50}[recipe.backbone]()
+    return {"resnet18": resnet18, "resnet50": resnet50, "mobilenet-v2": MobileNetV2}[recipe.backbone]()
 
 
 class Network(nn.Module):

@@ -28,7 +28,11 @@ from triplee.settings import InputError, Recipe, counted, first_few
 # torchvision's IMAGENET1K_V1; the name ends in the first digits of the file's SHA-256.
 IMAGENET_ADDRESS = "https://download.pytorch.org/models/"
 WITHOUT = "give a file with --weights FILE, or do without (`--set weights=none`; for `style fit`, `--encoder small`)"
-IMAGENET_FILES = {"resnet18": "resnet18-f37072fd.pth", "resnet50": "resnet50-0676ba61.pth"}
+IMAGENET_FILES = {
+    "resnet18": "resnet18-f37072fd.pth",
+    "resnet50": "resnet50-0676ba61.pth",
+    "mobilenet-v2": "mobilenet_v2-b0353104.pth",
+}
 SILENCE_SECONDS = 30  # a firewall that swallows packets would otherwise hold a run for minutes
 
 
@@ -77,8 +81,7 @@ def _read_once(recipe: Recipe) -> dict[str, Tensor]:
 
 @functools.lru_cache(maxsize=1)
 def _from_file(backbone: str, path: Path, _version: tuple[int, int]) -> dict[str, Tensor]:
-    classifiers = classifier_names(backbone.removeprefix("timm:")) if backbone.startswith("timm:") else ("fc",)
-    return state_dict_of(read_weight_file(path), path, classifiers)
+    return state_dict_of(read_weight_file(path), path, _classifiers(backbone))
 
 
 @functools.lru_cache(maxsize=1)
@@ -112,7 +115,14 @@ def _imagenet(backbone: str, image_size: int) -> dict[str, Tensor]:
         raise _unreadable(path, error) from None
     if not found.startswith(digits):
         raise InputError(f"{path} is damaged (its SHA-256 begins {found[:8]}): delete it, or use --weights FILE")
-    return state_dict_of(read_weight_file(path), path, ("fc",))
+    return state_dict_of(read_weight_file(path), path, _classifiers(backbone))
+
+
+def _classifiers(backbone: str) -> tuple[str, ...]:
+    """The layers of a weight file that are left out."""
+    if backbone.startswith("timm:"):
+        return classifier_names(backbone.removeprefix("timm:"))
+    return ("classifier.1",) if backbone == "mobilenet-v2" else ("fc",)
 
 
 def read_weight_file(path: Path) -> Any:
