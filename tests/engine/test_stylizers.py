@@ -89,17 +89,21 @@ def test_images_kept_for_validation_are_not_fitted_on(small: Pool) -> None:
     assert len(images_to_fit(small, ["red", "blue"])) == 120
 
 
-def test_a_resnet_encoder_keeps_its_pretrained_weights(small_32: Pool, tmp_path: Path) -> None:
-    recipe = make_recipe({"backbone": "resnet18", "image_size": 32})
+@pytest.mark.parametrize(
+    ("name", "first"), [("resnet18", ("conv1", "bn1")), ("mobilenet-v2", ("features.0.0", "features.0.1"))]
+)
+def test_a_backbone_as_encoder_keeps_its_pretrained_weights(
+    small_32: Pool, name: str, first: tuple[str, str], tmp_path: Path
+) -> None:
+    recipe = make_recipe({"backbone": name, "image_size": 32})
     backbone = build_network(recipe, 3, 5, 0).backbone
     torch.save(backbone.state_dict(), tmp_path / "backbone.pth")
     fit = StyleFit.for_recipe(make_recipe({"weights": str(tmp_path / "backbone.pth")}, recipe))
-    assert fit.encoder == "resnet18"
+    assert fit.encoder == name
     stylizer = fit_stylizer(small_32.images_NCHW, np.arange(60), dataclasses.replace(fit, steps=2), CPU, go_on)
-    assert torch.equal(stylizer.encoder.state_dict()["stages.0.0.weight"], backbone.state_dict()["conv1.weight"])
-    assert torch.equal(
-        stylizer.encoder.state_dict()["stages.0.1.running_var"], backbone.state_dict()["bn1.running_var"]
-    )
+    conv, norm = (backbone.get_submodule(layer) for layer in first)
+    own = [module for module in stylizer.encoder.modules() if isinstance(module, (torch.nn.Conv2d, type(norm)))]
+    assert torch.equal(own[0].weight, conv.weight) and torch.equal(own[1].running_var, norm.running_var)
     assert StyleFit.for_recipe(recipe).encoder == "small"  # nothing pretrained: it learns
 
 

@@ -18,7 +18,10 @@ def fit(
     target: Annotated[str | None, typer.Option(help="domain to leave out, as in training (default: none)")] = None,
     out: Annotated[Path | None, typer.Option(help="write it here as well (default: into the cache alone)")] = None,
     encoder: Annotated[
-        str | None, typer.Option(help="small, resnet18, resnet50 or vgg19 (default: as the data's own recipe has it)")
+        str | None,
+        typer.Option(
+            help="small, resnet18, resnet50, mobilenet-v2 or vgg19 (default: as the data's own recipe has it)"
+        ),
     ] = None,
     weights: Annotated[
         str | None, typer.Option(help="of the encoder: a backbone's file, vgg_normalised.pth, or imagenet")

@@ -16,9 +16,10 @@ from torch import Tensor, nn
 
 from triplee.augment.style import channel_statistics, move_statistics
 from triplee.data.pool import MappedImages
+from triplee.nets.mobilenet import MobileNetV2
 from triplee.nets.network import make_backbone
 from triplee.nets.resnet import ResNet
-from triplee.nets.stylizer import ENCODERS, Encoder, ResNetEncoder, SmallEncoder, Stylizer, VGGEncoder
+from triplee.nets.stylizer import ENCODERS, Encoder, MobileNetEncoder, ResNetEncoder, SmallEncoder, Stylizer, VGGEncoder
 from triplee.nets.stylizer_file import freeze, load_vgg
 from triplee.nets.weights import load_weights
 from triplee.runfolder import digest_tensors
@@ -43,15 +44,15 @@ class FitStopped(Exception):
 class StyleFit:
     """What a fit depends on, apart from the images."""
 
-    encoder: str  # small, resnet18, resnet50 or vgg19
+    encoder: str  # one of ENCODERS
     weights: str  # of the encoder
     steps: int  # of the decoder; an encoder that learns takes half as many first
     seed: int = 0
 
     @classmethod
     def for_recipe(cls, recipe: Recipe) -> "StyleFit":
-        """On the recipe's own backbone where that is a pretrained ResNet; else a small encoder learns too."""
-        if recipe.weights != "none" and recipe.backbone in ("resnet18", "resnet50"):
+        """On the recipe's own backbone where that is pretrained and has one; else a small encoder learns too."""
+        if recipe.weights != "none" and recipe.backbone in ENCODERS:
             return cls(recipe.backbone, recipe.weights, STEPS)
         return cls("small", "none", STEPS)
 
@@ -74,8 +75,10 @@ class StyleFit:
             return vgg
         recipe = make_recipe({"backbone": self.encoder, "weights": self.weights, "image_size": 224})
         backbone = make_backbone(recipe)
-        assert isinstance(backbone, ResNet)
         load_weights(backbone, recipe)
+        if isinstance(backbone, MobileNetV2):
+            return MobileNetEncoder(backbone)
+        assert isinstance(backbone, ResNet)
         return ResNetEncoder(backbone)
 
     def fingerprint(self) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """The networks of the style op (§ "Style-based augmentation"): an encoder, and the decoder that undoes it.
 
 Comes in: images (V,3,H,W) from 0 to 1; goes out: features (V,C,h,w), and images again. Three kinds of encoder: VGG-19
-to relu4_1, laid out as the weights that AdaIN's users share; the first stages of a ResNet, with whatever weights a
-backbone has; and a small one, which learns together with its decoder.
+to relu4_1, laid out as the weights that AdaIN's users share; the first stages of a ResNet or MobileNetV2, with whatever
+weights a backbone has; and a small one, which learns together with its decoder.
 """
 
 from collections.abc import Sequence
@@ -11,6 +11,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
+from triplee.nets.mobilenet import MobileNetV2
 from triplee.nets.resnet import ResNet, resnet18, resnet50
 
 
@@ -75,6 +76,15 @@ class ResNetEncoder(Encoder):
         self.decoder_widths = (backbone.num_features // 8, 64, 0, 32, 0, 16, 3)
 
 
+class MobileNetEncoder(Encoder):
+    """MobileNetV2 up to a quarter of the sides; batch norm keeps its running statistics."""
+
+    decoder_widths = (24, 64, 0, 32, 0, 16, 3)
+
+    def __init__(self, backbone: MobileNetV2) -> None:
+        super().__init__([backbone.features[:2], backbone.features[2:4]], backbone.mean, backbone.std)
+
+
 class VGGEncoder(Encoder):
     """VGG-19 to relu4_1; its first layer, 1×1, does the normalising."""
 
@@ -91,6 +101,7 @@ ENCODERS = {
     "small": SmallEncoder,
     "resnet18": lambda: ResNetEncoder(resnet18()),
     "resnet50": lambda: ResNetEncoder(resnet50()),
+    "mobilenet-v2": lambda: MobileNetEncoder(MobileNetV2()),
     "vgg19": VGGEncoder,
 }
 
