@@ -215,7 +215,7 @@ def main() -> None:
         print(f"epoch {epoch + 1}: {stack.seconds}", flush=True)
     stack.close()
     weights = [stack.executors[k].tensors(k).network for k in range(len(flat))]
-    images, first = pool.images_NCHW.to(DEVICE), 0
+    images, first = pool.images_NCHW[:].to(DEVICE), 0
     rows: list[dict[str, Any]] = []
     for (kind, run), some in zip(runs, specs, strict=True):
         rng = np.random.default_rng(0)
