@@ -13,7 +13,7 @@ from triplee.data.pool import Pool
 from triplee.data.split import split_pool
 from triplee.engine.evaluate import evaluate_run
 from triplee.engine.loading import load
-from triplee.engine.selection import SELECTIONS, best_epoch, describe_selection
+from triplee.engine.selection import SELECTIONS, best_epoch, describe_fall, describe_selection, make_result
 from triplee.engine.train import Interrupted, train_run
 from triplee.progress import LineObserver
 from triplee.runfolder import RunFolder, read_config
@@ -102,3 +102,22 @@ def test_each_way_goes_by_its_own_figure_and_takes_the_later_of_a_tie(selection:
     rows = [{"epoch": k + 1, **{key: values[k] for key, values in figures.items()}} for k in range(3)]
     assert best_epoch(rows, selection) == epoch
     assert len({title for title, _ in SELECTIONS.values()}) == 3
+
+
+def rows_of(*val_accuracies: float) -> list[dict[str, Any]]:
+    """Of a run, with nothing but source validation of interest."""
+    others = {"target_accuracy": 50.0, "target_members": [50.0]}
+    return [{"epoch": k + 1, "val_accuracy": v, **others} for k, v in enumerate(val_accuracies)]
+
+
+def test_a_training_that_came_apart_says_so() -> None:
+    """The best figure alone, 90.1 here, would hide it."""
+    line = "the training came apart after epoch 2: at its end source validation is 3.7 points lower"
+    assert describe_fall(rows_of(80.0, 90.1, 89.0, 86.4)) == line
+    assert describe_fall(rows_of(80.0, 90.1, 88.2)) is None  # within two points
+    assert describe_fall(rows_of(90.0, 95.0)) is None
+    config = dict.fromkeys(("recipe_name", "data", "target"), "any") | {"seed": 0}
+    assert make_result(rows_of(90.1, 86.4), "source-val", config)["came_apart"].startswith("the training came apart")
+    assert make_result(rows_of(90.1, 90.4), "source-val", config)["came_apart"] is None
+    # Whatever chose the epoch.
+    assert make_result(rows_of(90.1, 86.4), "oracle", config)["came_apart"]

@@ -55,6 +55,19 @@ def test_the_best_is_compared_with_the_papers_own_baseline(record: Record) -> No
     assert part.best.title == "Model d" and part.baseline and part.baseline.title == "Baseline"
 
 
+def test_the_page_names_methods_whose_training_came_apart(record: Record) -> None:
+    """From the rows: runs of earlier versions have no such line in their result."""
+
+    def ending(record: Record, val_accuracy: float) -> Record:
+        rows = [{**row, "val_accuracy": 90.0} for row in record.rows]
+        return dataclasses.replace(record, rows=[*rows[:-1], {**rows[-1], "val_accuracy": val_accuracy}])
+
+    steady, fallen = ending(record, 88.5), ending(like(record, "digits-d", seed=1), 84.0)
+    page = make_page(make_parts([steady, fallen]), [], [], ["triplee"], "title")
+    line = "Model d: 1 of 1 training came apart. The worst, with blue held out and seed 1, lost 6.0 points"
+    assert line in page and page.count("came apart") == 1
+
+
 def test_runs_over_other_images_are_another_chapter(record: Record) -> None:
     config = {**record.config, "data": "/elsewhere/" + record.data, "data_fingerprint": "another"}
     parts = make_parts([record, dataclasses.replace(record, config=config)])

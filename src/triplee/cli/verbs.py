@@ -115,6 +115,8 @@ def train(
     print(f"target {target}: {result['accuracy']:.2f} %  members alone {percentages(result['members'])}")
     print(f"last epoch {result['last_accuracy']:.2f} %  oracle {result['oracle_accuracy']:.2f} %")
     print(describe_calibration(result))
+    if result.get("came_apart"):
+        warn(f"{result['came_apart']}; look at metrics.jsonl, and try a lower lr or fewer epochs")
     print(f"images: {len(split.train_N)} to train, {len(split.val_N)} to validate, {len(split.target_N)} to test")
 
 

@@ -12,11 +12,27 @@ SELECTIONS = {
     "oracle": ("oracle: the target itself", "target_accuracy"),
 }
 
+FALL = 2.0  # points of source validation from the best epoch to the last, above which a training came apart
+
 
 def best_epoch(rows: list[dict[str, Any]], selection: str) -> int:
     """The epoch with the best figure, the later one on a tie."""
     key = SELECTIONS[selection][1]
     return max(rows, key=lambda row: (row[key], row["epoch"]))["epoch"]
+
+
+def fall_of(rows: list[dict[str, Any]]) -> tuple[int, float]:
+    """The epoch of the best source validation, and by how many points the last epoch is under it."""
+    best = best_epoch(rows, "source-val")
+    return best, rows[best - 1]["val_accuracy"] - rows[-1]["val_accuracy"]
+
+
+def describe_fall(rows: list[dict[str, Any]]) -> str | None:
+    """A line on a training whose end is clearly worse than its best epoch, which the best figure would hide."""
+    best, fall = fall_of(rows)
+    if fall <= FALL:
+        return None
+    return f"the training came apart after epoch {best}: at its end source validation is {fall:.1f} points lower"
 
 
 def describe_selection(result: dict[str, Any]) -> str:
@@ -52,5 +68,6 @@ def make_result(rows: list[dict[str, Any]], selection: str, config: dict[str, An
         "members": chosen["target_members"],
         "last_accuracy": rows[-1]["target_accuracy"],
         "oracle_accuracy": max(row["target_accuracy"] for row in rows),
+        "came_apart": describe_fall(rows),
     }
     return {**result, "fold_accuracy": chosen["fold_accuracy"]} if "fold_accuracy" in chosen else result

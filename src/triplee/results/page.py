@@ -25,7 +25,7 @@ from triplee import __version__
 from triplee.engine.fuse import OF_EVERY_STUDENT
 from triplee.results import figures
 from triplee.results.paper_tables import PaperTable
-from triplee.results.parts import Part, show, summarise
+from triplee.results.parts import Part, show, summarise, tell_falls
 from triplee.results.pieces import STRENGTHS, FeatureLook
 from triplee.results.plots import make_map_plot, make_plots
 from triplee.results.records import Method, Record, describe
@@ -77,6 +77,7 @@ def _chapter(part: Part) -> dict[str, Any]:
     return {
         "data": part.data,
         "summary": summarise(part),
+        "falls": [line for method in methods if (line := tell_falls(method))],
         "table": _accuracy_table(part),
         "plots": make_plots(part),
         "runs": [_run_row(method, record) for method in methods for record in method.records],

@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from triplee.engine.selection import describe_fall, fall_of
 from triplee.results.pieces import Looks
 from triplee.results.records import Method, Record, group_by_method
 from triplee.results.statistics import Estimate
@@ -90,6 +91,20 @@ def summarise(part: Part) -> list[str]:
         lines.append(f"{best.title} and {rival.title} are level: {told} and {show(other)} on average.")
     gains = {t: a.mean - b.mean for t in part.targets if (a := best.accuracy(t)) and (b := rival.accuracy(t))}
     return [*lines, compare(best.title, {target: round(gain, 1) for target, gain in gains.items()})]
+
+
+def tell_falls(method: Method) -> str | None:
+    """A line on a method's trainings whose last epoch is clearly worse than their best, which a best figure hides."""
+    fallen = [record for record in method.records if record.rows and describe_fall(record.rows)]
+    if not fallen:
+        return None
+    worst = max(fallen, key=lambda record: fall_of(record.rows)[1])
+    epoch, points = fall_of(worst.rows)
+    return (
+        f"{method.title}: {len(fallen)} of {counted(len(method.records), 'training')} came apart. The worst, with"
+        f" {worst.target} held out and seed {worst.seed}, lost {points:.1f} points of source validation after epoch"
+        f" {epoch}."
+    )
 
 
 def compare(title: str, gains: Mapping[str, float]) -> str:

@@ -5,12 +5,13 @@ Comes in: a Grid and the sweep's folder; goes out: a Report, and its files in th
 
 import statistics
 from pathlib import Path
+from typing import Any
 
-from triplee.engine.selection import SELECTIONS, best_epoch
+from triplee.engine.selection import FALL, SELECTIONS, best_epoch, describe_fall, fall_of
 from triplee.results.statistics import mean_by_seed
 from triplee.results.tables import FAILED, FORMATS, NOT_ASKED, UNFINISHED, Cell, Report, Table
 from triplee.runfolder import write_atomically
-from triplee.settings import FILE_KEYS, InputError
+from triplee.settings import FILE_KEYS, InputError, counted, first_few
 from triplee.sweep.experiment import AVERAGE
 from triplee.sweep.grid import Grid, PlannedRun
 from triplee.sweep.run import SweepFolder
@@ -21,7 +22,8 @@ _HEADINGS = {**{name: f"Epoch chosen by {title}" for name, (title, _) in SELECTI
 def make_report(grid: Grid, folder: SweepFolder) -> Report:
     """All that is known so far."""
     folder.check(grid.runs)
-    accuracies = {run: _read_accuracies(run, folder) for run in grid.runs if folder.is_done(run)}
+    rows = {run: _read_rows(run, folder) for run in grid.runs if folder.is_done(run)}
+    accuracies = {run: _accuracies(rows[run]) for run in rows}
     failed = {run for run in grid.runs if folder.failure(run)}
     # Leave-one-out trains folds, so only runs that were asked to have its figure.
     asked = any(run.recipe.selection == "leave-one-out" for run in grid.runs)
@@ -37,15 +39,24 @@ def make_report(grid: Grid, folder: SweepFolder) -> Report:
     changed = [f"`{key}={value}`" for key, value in told.items() if key != "epochs"]
     if changed:
         notes.insert(0, f"Changed in every row that does not say otherwise: {', '.join(changed)}.")
+    if fallen := [f"{run.name} (after epoch {fall_of(rows[run])[0]})" for run in rows if describe_fall(rows[run])]:
+        notes.append(
+            f"{counted(len(fallen), 'training')} came apart, the last source validation more than {FALL:g} points under"
+            f" the best: {first_few(fallen)}."
+        )
     return Report(title, grid.seeds, grid.paper_label, tables, tuple(notes))
 
 
-def _read_accuracies(run: PlannedRun, folder: SweepFolder) -> dict[str, float]:
-    """Target accuracy of the epoch that each selection method keeps, off the run's metrics."""
+def _read_rows(run: PlannedRun, folder: SweepFolder) -> list[dict[str, Any]]:
     run_folder = folder.run_folder(run)
     rows = run_folder.read_metrics()
     if len(rows) != run.recipe.epochs:
         raise InputError(f"{run_folder.metrics_path} has lost lines: restore it, or remove the folder to train again")
+    return rows
+
+
+def _accuracies(rows: list[dict[str, Any]]) -> dict[str, float]:
+    """Target accuracy of the epoch that each selection method keeps."""
     found = {"last": rows[-1]["target_accuracy"]}
     for selection, (_, figure) in SELECTIONS.items():
         if figure in rows[0]:
