@@ -13,6 +13,7 @@ import statistics
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -152,8 +153,18 @@ def with_torchs_own(observe: Callable[[], Moments]) -> Moments:
         fused.find_kernels = before
 
 
+def kept_and_anew(watched: Watched, rng: np.random.Generator) -> dict[str, tuple[Tensor, Tensor]]:
+    """What the engine gave the weights that it tested, and many more images in larger batches."""
+    kept, index_N = watched.last(), rng.permutation(watched.spec.train_N)[:4096]
+    size = min(256, len(index_N))
+    return {
+        "as kept by the run": kept,
+        "taken anew, of the same weights": watched.observe(clean(watched, index_N, size)).total,
+    }
+
+
 def statistics_of(watched: Watched, epoch: int, rng: np.random.Generator) -> dict[str, tuple[Tensor, Tensor]]:
-    """By name: mean and variance for every layer."""
+    """By name: mean and variance for every layer, after some more steps."""
     averages = {
         "running, torch's (window 160 steps)": (Moments(), WINDOW),
         "running, torch's (window 10 steps)": (Moments(), 0.1),
@@ -195,6 +206,9 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="changes")
     parser.add_argument("--epochs", type=int, default=16)
     parser.add_argument("--targets", required=True, help="comma-separated")
+    parser.add_argument("--kinds", default=";".join(KINDS), help="separated by semicolons")
+    parser.add_argument("--kept-only", action="store_true", help="what a run keeps, against statistics taken anew")
+    parser.add_argument("--name", default="batch-norm", help="of the JSON file")
     options = parser.parse_args()
     # The rate falls at 40 and 80 % of the epochs.
     base, _ = choose_recipe(options.recipe, [*options.changes, f"epochs={options.epochs + 1}"])
@@ -204,6 +218,7 @@ def main() -> None:
         (kind, Run(split_pool(pool, target, 0), make_recipe(changes, base), Path(tempfile.gettempdir()), kind, 0))
         for target in options.targets.split(",")
         for kind, changes in KINDS.items()
+        if kind in options.kinds.split(";")
     ]
     specs = [run.member_specs(pool) for _, run in runs]
     flat = [spec for some in specs for spec in some]
@@ -224,20 +239,22 @@ def main() -> None:
         index_N = np.concatenate(list(sets.values()))
         members = [Watched(spec, weights[first + k], pool, images) for k, spec in enumerate(some)]
         first += len(some)
-        found = [statistics_of(watched, options.epochs, np.random.default_rng(0)) for watched in members]
-        for name in found[0]:
-            outputs_MNC = torch.stack(
-                [one.test(stats[name], index_N) for one, stats in zip(members, found, strict=True)]
-            )
-            row: dict[str, Any] = {"run": kind, "held out": run.split.target, "statistics": name}
-            parts = outputs_MNC.split([len(some_N) for some_N in sets.values()], dim=1)
-            for (which, some_N), part in zip(sets.items(), parts, strict=True):
-                together, alone = accuracies(part, pool.labels_N[some_N])
-                row[which] = round(together, 2)
-                row[f"{which}, members alone"] = round(statistics.mean(alone), 2)
-            rows.append(row)
-            print(f"{kind:<32}{run.split.target:<14}{name:<66}" + "  ".join(f"{row[w]:6.2f}" for w in sets), flush=True)
-        save("batch-norm", rows)
+        ways = [kept_and_anew] if options.kept_only else [kept_and_anew, partial(statistics_of, epoch=options.epochs)]
+        for way in ways:
+            found = [way(watched, rng=np.random.default_rng(0)) for watched in members]
+            for name in found[0]:
+                pairs = zip(members, found, strict=True)
+                outputs_MNC = torch.stack([one.test(stats[name], index_N) for one, stats in pairs])
+                row: dict[str, Any] = {"run": kind, "held out": run.split.target, "statistics": name}
+                parts = outputs_MNC.split([len(some_N) for some_N in sets.values()], dim=1)
+                for (which, some_N), part in zip(sets.items(), parts, strict=True):
+                    together, alone = accuracies(part, pool.labels_N[some_N])
+                    row[which] = round(together, 2)
+                    row[f"{which}, members alone"] = round(statistics.mean(alone), 2)
+                rows.append(row)
+                figures = "  ".join(f"{row[which]:6.2f}" for which in sets)
+                print(f"{kind:<32}{run.split.target:<14}{name:<66}{figures}", flush=True)
+        save(options.name, rows)
 
 
 if __name__ == "__main__":

@@ -68,6 +68,7 @@ RESULT_CHECKS: dict[str, Check] = {
     **dict.fromkeys(("accuracy", "val_accuracy", "last_accuracy", "oracle_accuracy", "seconds"), _is_number),
     "members": _some(_is_number),
     **dict.fromkeys(("train_images", "memory_mb", "fold_accuracy"), _maybe(_is_number)),
+    "came_apart": _maybe(_is_text),
     "calibration": _maybe(lambda value: _fits(value, CALIBRATION_CHECKS)),  # none of an earlier version
 }
 CONFIG_CHECKS: dict[str, Check] = {
@@ -76,6 +77,7 @@ CONFIG_CHECKS: dict[str, Check] = {
     **dict.fromkeys(("domains", "classes"), _some(_is_text)),
     "recipe": lambda value: isinstance(value, dict) and all(map(_is_text, value)),
     **dict.fromkeys(("root", "left_out", "teacher", "how"), _maybe(_is_text)),
+    **dict.fromkeys(("threads", "threads_each"), _maybe(lambda value: _is_whole(value) and value > 0)),
 }
 
 
@@ -350,7 +352,7 @@ def check_config(config: Any, path: Path, file: Path) -> dict[str, Any]:
 
 # Where the data, the pretrained weights and the stylizer lie may change as well: fingerprints tell what they are.
 # So may what was skipped: the data's fingerprint is of the images that were not.
-DECIDED_AT_START = ("precision", "threads", "version", "data", "root", "skipped_images")
+DECIDED_AT_START = ("precision", "threads", "threads_each", "version", "data", "root", "skipped_images")
 
 
 def recipe_of(config: Mapping[str, Any], file: Path) -> Recipe:

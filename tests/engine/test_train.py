@@ -105,24 +105,6 @@ def test_an_interrupt_saves_within_the_epoch_and_resuming_gives_the_same_bytes(s
     assert (out / "metrics.jsonl").read_bytes() == (tmp_path / "straight" / "metrics.jsonl").read_bytes()
 
 
-def test_a_run_goes_on_with_as_many_threads_as_it_began_with(small: Pool, tmp_path: Path) -> None:
-    """One member has them all, and their number decides in which order its gradients are added up."""
-    one = {"recipe": make_recipe({"members": 1}, RECIPE)}
-    before = torch.get_num_threads()
-    try:
-        torch.set_num_threads(2)
-        run(small, tmp_path / "straight", **one)
-        with pytest.raises(Interrupted):
-            run(small, tmp_path / "cut", observer=StopAfter(11), **one)
-        torch.set_num_threads(1)
-        run(small, tmp_path / "alone", **one)
-        run(small, tmp_path / "cut", resume=True, **one)
-        assert torch.get_num_threads() == 1
-    finally:
-        torch.set_num_threads(before)
-    assert weights(tmp_path / "cut") == weights(tmp_path / "straight") != weights(tmp_path / "alone")
-
-
 def test_an_interrupt_after_an_epoch_loses_none(small: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While its line is written, when a save is not yet due."""
     monkeypatch.setattr(train_module, "SAVING_SHARE", 1e9)

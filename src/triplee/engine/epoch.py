@@ -33,6 +33,7 @@ class MemberSpec:
     labels_N: np.ndarray | None = None  # of the pool: the style op takes its partners from the same class
     stylizer: Stylizer | None = None
     teacher: Callable[[Tensor], Tensor] | None = None  # whose outputs on views are learned instead of labels
+    threads: int | None = None  # of a step on a CPU; none: the members of a run share all there are
 
     @property
     def views_per_step(self) -> int:

@@ -39,9 +39,13 @@ class Run:
     teacher: Path | None = None  # the folder of a run whose outputs are learned instead of the labels
 
     def member_specs(
-        self, pool: Pool, stylizer: Stylizer | None = None, teacher: Callable[[Tensor], Tensor] | None = None
+        self,
+        pool: Pool,
+        stylizer: Stylizer | None = None,
+        teacher: Callable[[Tensor], Tensor] | None = None,
+        threads: int | None = None,
     ) -> list[MemberSpec]:
-        told = (self.split.train_N, len(pool.classes), pool.labels_N, stylizer, teacher)
+        told = (self.split.train_N, len(pool.classes), pool.labels_N, stylizer, teacher, threads)
         return [MemberSpec(self.recipe, self.seed, k, *told) for k in range(self.recipe.members)]
 
 

@@ -7,6 +7,7 @@ thread each do not wait (bench/step.py). Axes: M members, N images, V views.
 import math
 import queue
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -15,12 +16,59 @@ import torch
 from torch import Tensor
 
 from triplee.augment import apply_draw
+from triplee.augment.style import Images
 from triplee.engine.epoch import EpochProgress, MemberSpec, MemberTensors, Resident, Share
 from triplee.engine.member import Member
+from triplee.settings import Recipe
 
 # Pixels augmented at once: enough views to spread each op's fixed cost, few enough to stay in cache and in step.
 AUGMENT_BYTES = 2 << 20
 EVALUATE_BYTES = 4 << 20
+# To find out how many threads a step takes best.
+TRIALS, LEAST_SECONDS, ENOUGH_SECONDS = 3, 0.1, 5.0
+WORTH_WAITING = 0.85  # of one thread's time: more threads are at the mercy of whoever else runs, so they must save more
+
+
+def most_threads(recipe: Recipe) -> int:
+    """What a step may take when all members of a run train side by side."""
+    return max(1, torch.get_num_threads() // recipe.members)
+
+
+def quickest_threads(spec: MemberSpec, images: Images, precision: str) -> int:
+    """How many threads a member's step takes best, as things stand: tried out on a few real steps.
+
+    The threads of a step wait for each other. On two idle cores two take 0.6 to 0.7 of one thread's time; where
+    anything else wants one of the cores, two to four times as long (bench/threads.py).
+    """
+    most, before = most_threads(spec.recipe), torch.get_num_threads()
+    if most == 1:
+        return 1
+    counts = sorted({1, *(most >> halvings for halvings in range(most.bit_length()))})
+    member = Member(spec, torch.device("cpu"), precision)
+    index = torch.from_numpy(np.resize(spec.train_N, spec.views_per_step))
+    views, labels = images[index], torch.arange(spec.views_per_step) % spec.num_classes
+    seconds: dict[int, float] = dict.fromkeys(counts, 0.0)
+    began = time.perf_counter()
+    try:
+        for trial in range(TRIALS + 1):  # the first warms up
+            for count in counts:
+                torch.set_num_threads(count)
+                seconds[count] += _seconds_of_a_step(member, views, labels) * (trial > 0)
+            if trial > 0 and time.perf_counter() - began > ENOUGH_SECONDS:
+                break
+    finally:
+        torch.set_num_threads(before)
+    quickest = min(counts, key=lambda count: seconds[count])
+    return quickest if seconds[quickest] < WORTH_WAITING * seconds[1] else 1
+
+
+def _seconds_of_a_step(member: Member, views: Tensor, labels: Tensor) -> float:
+    """Of short steps the mean of several."""
+    began, count, took = time.perf_counter(), 0, 0.0
+    while took < LEAST_SECONDS:
+        member.step(views, labels)
+        count, took = count + 1, time.perf_counter() - began
+    return took / count
 
 
 class ThreadedMembers:
@@ -101,16 +149,17 @@ class ThreadedMembers:
     def _side_by_side(self, work: Callable[[int], bool], members: Sequence[int]) -> None:
         """Call `work(member)` for each member until it says that the member is done, members side by side.
 
-        How many threads a member has decides in which order numbers are added up, so it follows from its recipe, never
-        from who else is in the stack or already done. Members with equal numbers of threads run together.
+        How many threads a member has decides in which order numbers are added up, so its spec says it, never who else
+        is in the stack or already done. Members with equal numbers of threads run together.
         """
         num_threads = torch.get_num_threads()
         alike: dict[int, list[int]] = {}
         for member in members:
-            alike.setdefault(max(1, num_threads // self.members[member].spec.recipe.members), []).append(member)
+            spec = self.members[member].spec
+            alike.setdefault(spec.threads or most_threads(spec.recipe), []).append(member)
         try:
             for threads_each, some in alike.items():
-                self._share_out(work, some, threads_each, min(num_threads // threads_each, len(some)))
+                self._share_out(work, some, threads_each, min(max(1, num_threads // threads_each), len(some)))
         finally:
             torch.set_num_threads(num_threads)
 

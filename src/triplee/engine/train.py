@@ -26,6 +26,7 @@ from triplee.engine.run_state import Diverged, Folds, Run, RunState, tell_apart
 from triplee.engine.stack import Stack, native_precision
 from triplee.engine.style_fit import FitStopped, StyleFit
 from triplee.engine.stylizers import find_stylizer
+from triplee.engine.threads import quickest_threads
 from triplee.nets.network import build_network
 from triplee.nets.stylizer import Stylizer
 from triplee.nets.stylizer_file import read_stylizer, stylizer_fingerprint
@@ -105,10 +106,14 @@ def _train(
     is_started = [folder.config_path.exists() for folder in folders]
     outcomes: dict[int, dict[str, Any] | Diverged] = {}
     with ExitStack() as claims:
-        configs = []
+        configs: list[dict[str, Any]] = []
+        known_threads: dict[tuple[object, ...], int] = {}
         for run, folder, started in zip(runs, folders, is_started, strict=True):
             # Where others were started, an earlier call was cut off before it came to this one.
-            configs.append(folder.claim(_config(pool, run, device), resume and (started or not any(is_started))))
+            config = _config(pool, run, device)
+            if device.type == "cpu" and not started:
+                config["threads_each"] = _quickest_threads(pool, run, config["precision"], known_threads)
+            configs.append(folder.claim(config, resume and (started or not any(is_started))))
             claims.callback(folder.release)
         for r, folder in enumerate(folders):
             if folder.result_path.exists():
@@ -149,11 +154,12 @@ def _train_together(
     interrupted: threading.Event,
 ) -> list[dict[str, Any] | Diverged]:
     """One stack: it is gone, with its memory, when the next is built."""
-    teachers = {run.teacher: load(run.teacher, device).teach for run, *_ in starts if run.teacher}
+    given = {run.teacher for run, *_ in starts if run.teacher}
+    teachers: dict[Path | None, Any] = {teacher: load(teacher, device).teach for teacher in given}
     specs = [
         spec
-        for run, *_, stylizer in starts
-        for spec in run.member_specs(pool, stylizer, teachers[run.teacher] if run.teacher else None)
+        for run, _, config, _, stylizer in starts
+        for spec in run.member_specs(pool, stylizer, teachers.get(run.teacher), config.get("threads_each"))
     ]
     stack = Stack(specs, pool.images_NCHW, pool.labels_N, device, precision)
     states, first = [], 0
@@ -356,7 +362,17 @@ def _config(pool: Pool, run: Run, device: torch.device) -> dict[str, Any]:
         "stylizer_fingerprint": _given_stylizer(run),
         "precision": native_precision(run.recipe, device),
         "threads": torch.get_num_threads() if device.type == "cpu" else None,
+        "threads_each": None,  # of a member's step; none: an equal share
     }
+
+
+def _quickest_threads(pool: Pool, run: Run, precision: str, known: dict[tuple[object, ...], int]) -> int:
+    """Measured once for all runs whose steps are of the same size."""
+    recipe = run.recipe
+    size = recipe.backbone, recipe.image_size, recipe.batch_size, recipe.replay, recipe.members
+    if size not in known:
+        known[size] = quickest_threads(run.member_specs(pool)[0], pool.images_NCHW, precision)
+    return known[size]
 
 
 def _given_stylizer(run: Run) -> str | None:
