@@ -96,9 +96,9 @@ SPEED_NOTES = {
     "step": "Three members of TripleE-Fourier on the embedded digits, on a CPU. The usual loop is Pillow views one by"
     " one and an eager float32 step in the same process. The share of augmentation was measured by itself.",
     "threads": "A single member's step of 16 views on two CPU cores, float32, alone and beside one busy process: with"
-    " one thread, with two, and with what a run chooses at its start, each against one thread. Threads of one step wait for"
-    " each other, so two gain where the cores are free and lose where they are not. What is chosen stays: company that"
-    " comes later costs what the table says.",
+    " one thread, with two, and with what a run chooses at its start, each against one thread. Threads of one step wait"
+    " for each other, so two gain where the cores are free and lose where they are not. What is chosen stays: company"
+    " that comes later costs what the table says.",
     "style": "What the style op costs on a CPU: training with it (one view in 15) against training with the 14 ops"
     " alone, and restyling by itself against one view at a time, content and style encoded each time, as the authors'"
     " code does. Stylizers with random weights, which cost the same.",

@@ -7,6 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from triplee.nets.fused import batch_norm
+from triplee.nets.network import Network
+from triplee.settings import make_recipe
 from triton_interpreter import DEVICE, ON_GPU, needs_triton, run_in_interpreter, runs_kernels, starts_interpreter
 
 pytestmark = needs_triton
@@ -54,6 +56,42 @@ def test_outputs_gradients_and_statistics_are_torchs(shape: tuple[int, ...], wit
     wanted = gradients(expected, *exact, theirs.weight, theirs.bias)
     for one, other in zip(got, wanted, strict=True):
         assert (one - other).norm() <= 1e-3 * other.norm()
+
+
+@runs_kernels
+@pytest.mark.parametrize("with_shortcut, relu", [(True, True), (True, False), (False, True), (False, False)])
+@pytest.mark.parametrize("shape", [(3, 64, 5, 7), (5, 128, 1, 1), (2, 64, 70, 61)], ids=str)
+def test_in_use_statistics_are_the_norms_own(shape: tuple[int, ...], with_shortcut: bool, relu: bool) -> None:
+    from triplee.nets.norm_kernels import batch_norm_in_use
+
+    torch.manual_seed(0)
+    x = torch.randn(shape, device=DEVICE)
+    shortcut = torch.randn(shape, device=DEVICE) if with_shortcut else None
+    norm = make_norm(shape[1]).eval()
+    norm.running_var.uniform_(0.5, 2)
+    before = copy.deepcopy(norm.state_dict())
+    with torch.no_grad():
+        expected = copy.deepcopy(norm).double()(x.double()) + (0 if shortcut is None else shortcut.double())
+        y = batch_norm_in_use(norm, x, shortcut, relu)
+        torch.testing.assert_close(y.double(), expected.relu() if relu else expected, rtol=1e-5, atol=1e-5)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in norm.state_dict().items())
+
+
+@pytest.mark.skipif(not ON_GPU, reason="no GPU")
+def test_a_network_in_use_is_as_near_to_float64_as_with_torchs() -> None:
+    """And with gradients asked for it is torch's: the kernel has none in use."""
+    network = Network(make_recipe({"backbone": "resnet18", "image_size": 64}), 3).to(DEVICE).eval()
+    images = torch.randint(0, 256, (8, 3, 64, 64), dtype=torch.uint8, device=DEVICE)
+    with torch.no_grad():
+        network.estimate_statistics([images])
+        exact = copy.deepcopy(network).double()
+        wanted = exact.eval().backbone(images.double() * exact.scale + exact.shift)
+        with torch.autocast("cuda", torch.bfloat16):
+            ours = network.eval().features(images)
+    with torch.autocast("cuda", torch.bfloat16):
+        theirs = network.features(images)
+    assert theirs.requires_grad and not ours.requires_grad
+    assert (ours - wanted).norm() <= 1.2 * (theirs - wanted).norm()
 
 
 @runs_kernels

@@ -1,4 +1,4 @@
-"""A ResNet's stem, and what it does between its convolutions, in fewer passes over memory where it trains on a GPU.
+"""A ResNet's stem, and what it does between its convolutions, in fewer passes over memory on a GPU.
 
 There a quarter of a ResNet-18 step goes into the stem and more than that into batch norm, ReLU and sums as torch does
 them; elsewhere torch does all of it.
@@ -23,6 +23,10 @@ def batch_norm(norm: nn.BatchNorm2d, x: Tensor, shortcut: Tensor | None = None, 
         from triplee.nets.norm_kernels import BatchNorm
 
         return BatchNorm.apply(x, shortcut, norm.weight, norm.bias, norm, relu)  # pyright: ignore[reportReturnType]
+    if not norm.training and not torch.is_grad_enabled() and _fits(x):
+        from triplee.nets.norm_kernels import batch_norm_in_use
+
+        return batch_norm_in_use(norm, x, shortcut, relu)
     x = norm(x)
     if shortcut is not None:
         x = x + shortcut

@@ -9,6 +9,7 @@ Axes: R rows (the pixels of all views), C channels, P parts.
 # Kernels are written in Triton's language, which is no Python to a type checker.
 # pyright: basic, reportMissingImports=false, reportAttributeAccessIssue=false, reportOperatorIssue=false
 # pyright: reportGeneralTypeIssues=false, reportCallIssue=false, reportIndexIssue=false, reportArgumentType=false
+# pyright: reportOptionalOperand=false
 
 from typing import Any
 
@@ -294,6 +295,33 @@ def norm_gradients(
     return d_weight, d_bias
 
 
+def normalise(
+    x: Tensor, shortcut: Tensor | None, kept: Tensor, weight: Tensor, bias: Tensor, relu: bool, cut: _Cut | None = None
+) -> Tensor:
+    """relu((x − mean) / deviation · weight + bias + shortcut), channels last; `kept` (2, C): mean and 1/deviation."""
+    cut, y = cut or _Cut(x), torch.empty_like(x)
+    _normalise[cut.by_program](
+        *(x, x if shortcut is None else shortcut, y, kept, weight, bias, cut.R, cut.rows_each, cut.C),
+        SHORTCUT=shortcut is not None,
+        RELU=relu,
+        **cut.options,
+    )
+    return y
+
+
+def batch_norm_in_use(norm: nn.BatchNorm2d, x: Tensor, shortcut: Tensor | None, relu: bool) -> Tensor:
+    """relu(norm(x) + shortcut) by the norm's own statistics, without gradients."""
+    x, shortcut = _channels_last(x, shortcut)
+    kept = torch.stack([norm.running_mean, (norm.running_var + norm.eps).rsqrt()])
+    return normalise(x, shortcut, kept, norm.weight, norm.bias, relu)
+
+
+def _channels_last(x: Tensor, shortcut: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Both in this layout and of one type."""
+    x = x.contiguous(memory_format=torch.channels_last)
+    return x, None if shortcut is None else shortcut.to(x.dtype).contiguous(memory_format=torch.channels_last)
+
+
 class BatchNorm(torch.autograd.Function):
     """relu(norm(x) + shortcut), either of which may be left out; as nn.BatchNorm2d in training, statistics and all."""
 
@@ -301,19 +329,12 @@ class BatchNorm(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, shortcut: Tensor | None, weight: Tensor, bias: Tensor, norm: nn.BatchNorm2d, relu: bool
     ) -> Tensor:
-        x = x.contiguous(memory_format=torch.channels_last)
-        if shortcut is not None:
-            shortcut = shortcut.to(x.dtype).contiguous(memory_format=torch.channels_last)
-        cut, y = _Cut(x), torch.empty_like(x)
+        x, shortcut = _channels_last(x, shortcut)
+        cut = _Cut(x)
         parts = cut.parts(x)
         _statistics[cut.by_part](x, parts, cut.R, cut.rows_of_part, cut.C, **cut.options)
         kept = finish_statistics(parts, cut.rows_of_part, cut.R, norm)
-        _normalise[cut.by_program](
-            *(x, x if shortcut is None else shortcut, y, kept, weight, bias, cut.R, cut.rows_each, cut.C),
-            SHORTCUT=shortcut is not None,
-            RELU=relu,
-            **cut.options,
-        )
+        y = normalise(x, shortcut, kept, weight, bias, relu, cut)
         ctx.save_for_backward(x, y if relu and shortcut is not None else x, kept, weight, bias)
         ctx.has_shortcut, ctx.relu = shortcut is not None, relu
         return y
