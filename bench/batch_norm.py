@@ -36,7 +36,7 @@ from triplee.nets import fused
 from triplee.settings import make_recipe
 
 STEPS = 600  # of the eager stretch: almost four windows of the running average
-WINDOW = 0.1 * 4 / 64  # momentum of the running average up to now, at b = 4
+WINDOW = 0.1 * 4 / 64  # momentum of the running average that networks of b = 4 were tested with before
 IMAGES_AT_ONCE = 256  # in tests
 TRAIN_IMAGES = 1000  # of the clean training images that are tested
 
@@ -139,9 +139,8 @@ def views_of(watched: Watched, epoch: int, **changes: Any) -> Iterator[Tensor]:
 
 
 def clean(watched: Watched, index_N: np.ndarray, size: int) -> Iterator[Tensor]:
-    for part in torch.from_numpy(index_N).to(DEVICE).split(size):
-        if len(part) == size:
-            yield watched.images[part]
+    for part in torch.from_numpy(index_N).to(DEVICE).tensor_split(max(1, len(index_N) // size)):
+        yield watched.images[part]
 
 
 def with_torchs_own(observe: Callable[[], Moments]) -> Moments:
@@ -156,10 +155,9 @@ def with_torchs_own(observe: Callable[[], Moments]) -> Moments:
 def kept_and_anew(watched: Watched, rng: np.random.Generator) -> dict[str, tuple[Tensor, Tensor]]:
     """What the engine gave the weights that it tested, and many more images in larger batches."""
     kept, index_N = watched.last(), rng.permutation(watched.spec.train_N)[:4096]
-    size = min(256, len(index_N))
     return {
         "as kept by the run": kept,
-        "taken anew, of the same weights": watched.observe(clean(watched, index_N, size)).total,
+        "taken anew, of the same weights": watched.observe(clean(watched, index_N, 256)).total,
     }
 
 

@@ -14,7 +14,7 @@ from torch.utils.data import Sampler
 from triplee.seeding import generator
 from triplee.settings import InputError, Recipe
 
-# Source validation was as good with 512 as with 4,096, in batches of 64 as of 256 (docs/results.md, "Batch norm").
+# Source validation was as good with 512 as with 4,096 images, in batches of 64 as of 256 (docs/choices.md#batch-norm).
 STATISTICS_IMAGES = 1024
 STATISTICS_BATCH = 128
 

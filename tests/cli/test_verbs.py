@@ -65,6 +65,18 @@ def test_training_says_what_came_of_it(finished: TrainedRun) -> None:
     ]
 
 
+def test_training_warns_of_a_training_that_came_apart(
+    finished: TrainedRun, call: Call, small_folder: Path, tmp_path: Path
+) -> None:
+    """A finished run that is resumed says again what came of it."""
+    out = copy_of(finished, tmp_path)
+    result = json.loads((out / "result.json").read_text())
+    line = "the training came apart after epoch 1: at its end source validation is 9.0 points lower"
+    (out / "result.json").write_text(json.dumps({**result, "came_apart": line}))
+    answer = call(*train_command(small_folder, out), "--resume")
+    assert answer.returncode == 0 and f"triplee: warning: {line}; look at metrics.jsonl" in answer.stderr
+
+
 def test_elsewhere_than_on_a_terminal_progress_is_a_line_per_epoch(finished: TrainedRun) -> None:
     lines = finished.answer.stderr.splitlines()
     assert len(lines) == 4

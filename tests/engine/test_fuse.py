@@ -20,6 +20,7 @@ from triplee.engine.loading import load
 from triplee.engine.stack import Stack
 from triplee.engine.train import Interrupted, train_run
 from triplee.nets.network import build_network
+from triplee.plan import statistics_batches
 from triplee.runfolder import RunFolder, read_config
 from triplee.settings import InputError, make_recipe
 
@@ -132,6 +133,21 @@ def test_a_soup_is_of_mean_weights_with_statistics_of_its_own(small_32: Pool) ->
     for name, tensor in expected.named_buffers():
         if "running" in name:
             torch.testing.assert_close(soup.state_dict()[name], tensor, msg=name)
+
+
+def test_a_soups_statistics_are_those_of_training_images(small_32: Pool, tmp_path: Path) -> None:
+    split = split_pool(small_32, "blue", 0)
+    recipe = make_recipe(
+        {**RECIPE.model_dump(), "backbone": "resnet18", "image_size": 32, "epochs": 1, "precision": "float32"}
+    )
+    train_run(small_32, split, recipe, out=tmp_path / "run", observer=Silent(), device=CPU)
+    make_soup(tmp_path / "run", load(tmp_path / "run", CPU), small_32, split, tmp_path / "soup")
+    (kept,) = load(tmp_path / "soup", CPU).networks
+    network = copy.deepcopy(kept)
+    update_bn([small_32.images_NCHW[torch.from_numpy(part)] for part in statistics_batches(split.train_N, 0)], network)
+    for name, tensor in kept.named_buffers():
+        if "running" in name:
+            torch.testing.assert_close(tensor, network.state_dict()[name], msg=name)
 
 
 def test_what_the_target_chose_is_not_made_into_something_honest() -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from observing import Silent
+from torch.optim.swa_utils import update_bn
 
 from triplee.augment import apply_draw
 from triplee.data.load import load_data
@@ -24,6 +25,7 @@ from triplee.engine.run_state import Run
 from triplee.engine.stack import Stack
 from triplee.engine.train import Interrupted, train_runs
 from triplee.nets.network import build_network
+from triplee.plan import statistics_batches
 from triplee.runfolder import RunFolder
 from triplee.settings import InputError, make_recipe
 
@@ -270,7 +272,8 @@ def test_averages_are_taken_over_epochs_and_survive_a_checkpoint(small_32: Pool,
         expected = {n: expected[n].lerp(t, weight) if epoch else t for n, t in trained.items()}
     kept = stack.member_weights(1)
     for name, tensor in expected.items():
-        torch.testing.assert_close(kept[name].cpu(), tensor, rtol=1e-4, atol=1e-6, msg=name)
+        if "running" not in name:
+            torch.testing.assert_close(kept[name].cpu(), tensor, rtol=1e-4, atol=1e-6, msg=name)
     again = make_stack(small_32, specs)
     for k in range(2):
         again.load_member_tensors(k, {n: t.clone() for n, t in stack.member_tensors(k).items()})
@@ -279,6 +282,25 @@ def test_averages_are_taken_over_epochs_and_survive_a_checkpoint(small_32: Pool,
     alone = make_stack(small_32, specs)
     alone.load_member_tensors(1, {f"network.{n}": t for n, t in kept.items()})
     torch.testing.assert_close(alone.probabilities([1], np.arange(60))[0], one[1], rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("average_share", [0.0, 0.5])
+def test_captured_members_are_tested_with_the_statistics_of_their_features(
+    small_32: Pool, average_share: float
+) -> None:
+    """As torch's own helper gathers them, on the CPU in float32."""
+    specs = make_specs(small_32, **{**CAPTURED, "epochs": 4, "average_share": average_share, "members": 2})
+    stack = make_stack(small_32, specs)
+    train(stack)
+    kept = stack.member_weights(1)
+    network = build_network(specs[1].recipe, specs[1].num_classes, 0, 1)
+    network.load_state_dict(kept)
+    batches = statistics_batches(specs[1].train_N, specs[1].seed)
+    update_bn([small_32.images_NCHW[torch.from_numpy(batch)] for batch in batches], network)
+    for name, tensor in network.backbone.state_dict().items():
+        if "running" in name:
+            missed = (kept[f"backbone.{name}"].cpu() - tensor).norm()
+            assert missed <= 0.03 * tensor.norm() + 1e-3, name  # bfloat16 through up to 17 layers
 
 
 @pytest.mark.parametrize("values", [BATCHED, CAPTURED], ids=["batched", "captured"])

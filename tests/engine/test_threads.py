@@ -14,7 +14,7 @@ from triplee.data.pool import Pool
 from triplee.data.split import split_pool
 from triplee.engine.epoch import EpochProgress, MemberSpec
 from triplee.engine.stack import Stack
-from triplee.engine.threads import quickest_threads
+from triplee.engine.threads import choose_threads, quickest_threads
 from triplee.engine.train import Interrupted, train_run
 from triplee.runfolder import read_config
 from triplee.settings import make_recipe
@@ -64,20 +64,31 @@ def test_the_quickest_number_of_threads_leaves_no_trace(small: Pool) -> None:
     assert torch.get_num_threads() == 2 and torch.equal(torch.get_rng_state(), state)
 
 
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [({1: 1.0, 2: 0.6}, 2), ({1: 1.0, 2: 0.9}, 1), ({1: 1.0, 2: 3.0}, 1), ({1: 1.0, 2: 0.6, 4: 0.5, 8: 0.7}, 4)],
+)
+def test_more_threads_must_be_worth_it(seconds: dict[int, float], expected: int) -> None:
+    assert choose_threads(seconds) == expected
+
+
 def test_a_run_keeps_the_threads_it_began_with(small: Pool, tmp_path: Path) -> None:
     """And with them the bytes it ends with, however many cores it is resumed on."""
-    torch.set_num_threads(2)
     split, recipe = split_pool(small, "blue", 0), make_recipe(ONE)
+    torch.set_num_threads(2)
     with pytest.raises(Interrupted):
-        train_run(small, split, recipe, out=tmp_path / "here", observer=StopAfter(4), device=CPU)
-    config = read_config(tmp_path / "here")
+        train_run(small, split, recipe, out=tmp_path / "begun", observer=StopAfter(4), device=CPU)
+    config = read_config(tmp_path / "begun")
     assert config["threads_each"] in (1, 2) and config["threads"] == 2
-    config["threads_each"] = 2  # whatever was quicker
-    (tmp_path / "here" / "config.yaml").write_text(yaml.safe_dump(config))
-    shutil.copytree(tmp_path / "here", tmp_path / "there")
-    for name, cores in (("here", 2), ("there", 1)):
-        torch.set_num_threads(cores)
-        train_run(small, split, recipe, out=tmp_path / name, observer=Silent(), device=CPU, resume=True)
-        assert read_config(tmp_path / name)["threads_each"] == 2
-    for file in ("best/member-0.safetensors", "metrics.jsonl"):
-        assert (tmp_path / "here" / file).read_bytes() == (tmp_path / "there" / file).read_bytes()
+    ends = {}
+    for threads_each in (1, 2):  # whichever was chosen
+        for cores in (1, 2):
+            out = tmp_path / f"{threads_each} on {cores}"
+            shutil.copytree(tmp_path / "begun", out)
+            (out / "config.yaml").write_text(yaml.safe_dump({**config, "threads_each": threads_each}))
+            torch.set_num_threads(cores)
+            train_run(small, split, recipe, out=out, observer=Silent(), device=CPU, resume=True)
+            assert read_config(out)["threads_each"] == threads_each
+            ends[threads_each, cores] = (out / "best" / "member-0.safetensors").read_bytes()
+    assert ends[1, 1] == ends[1, 2] and ends[2, 1] == ends[2, 2]
+    assert ends[1, 1] != ends[2, 1], "their number must matter, or the test could not fail"

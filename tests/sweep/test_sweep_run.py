@@ -110,6 +110,20 @@ def test_runs_of_another_recipe_or_other_images_are_no_part_of_the_table(
             folder.check(runs)
 
 
+def test_a_training_that_came_apart_is_named_under_the_tables(
+    grid: Grid, trained: tuple[SweepFolder, Watching], tmp_path: Path
+) -> None:
+    folder = SweepFolder(tmp_path / "copy")
+    shutil.copytree(trained[0].path, folder.path)
+    for run in grid.runs:
+        own = folder.run_folder(run)
+        falls = run.name == grid.runs[0].name
+        rows = own.read_metrics()
+        own.write_metrics([*rows[:-1], {**rows[-1], "val_accuracy": rows[-2]["val_accuracy"] - 5.0 * falls}])
+    (note,) = [note for note in make_report(grid, folder).notes if "came apart" in note]
+    assert note.startswith("1 training came apart") and f"{grid.runs[0].name} (after epoch 1)" in note
+
+
 def test_the_time_left_follows_the_work_that_is_left(
     trained: tuple[SweepFolder, Watching], grid: Grid, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

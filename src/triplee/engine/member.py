@@ -37,7 +37,7 @@ class Member:
         self.momenta = {
             name: torch.zeros_like(p) if name in self.rest else flat_momentum[p] for name, p in named.items()
         }
-        self.statistics = statistics_batches(spec.train_N, spec.seed)
+        self.statistics_batches = statistics_batches(spec.train_N, spec.seed)
         # Gathered once: to go through the modules takes longer than to average.
         self.averages, self.followed = _floats_and_counts(self.averaged), _floats_and_counts(self.network)
         # A row of the update kernel's. On the device, where a captured graph reads it.
@@ -67,7 +67,7 @@ class Member:
     def end_epoch(self, weight: float, images: Images) -> None:
         """Make the network that is tested: averaged weights, with the statistics of their own features."""
         self.average(weight)
-        parts = (torch.from_numpy(part).to(self.device) for part in self.statistics)
+        parts = (torch.from_numpy(part).to(self.device) for part in self.statistics_batches)
         with self._autocast():
             self.averaged.estimate_statistics(images[part] for part in parts)
 

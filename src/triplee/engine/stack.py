@@ -97,7 +97,10 @@ class Stack:
 
     @property
     def seconds(self) -> dict[str, float]:
-        """Where the time went: building networks, compiling and capturing steps, training, statistics, evaluating."""
+        """Where the time went: building networks, compiling and capturing steps, training, statistics, evaluating.
+
+        A GPU may still be at the statistics when their clock stops; what is left counts as evaluating.
+        """
         capture = sum(executor.capture_seconds for executor in dict.fromkeys(self.executors.values()))
         return {**self._seconds, "train": self._seconds["train"] - capture, "compile": capture}
 

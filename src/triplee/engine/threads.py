@@ -1,4 +1,4 @@
-"""Members on a CPU: side by side, one thread each.
+"""Members on a CPU: side by side, one thread each or, where one alone leaves cores idle, as many as are quickest.
 
 A small step leaves two threads waiting for each other, and for whatever else runs on the machine; two members on a
 thread each do not wait (bench/step.py). Axes: M members, N images, V views.
@@ -34,35 +34,45 @@ def most_threads(recipe: Recipe) -> int:
     return max(1, torch.get_num_threads() // recipe.members)
 
 
-def quickest_threads(spec: MemberSpec, images: Images, precision: str) -> int:
+def quickest_threads(
+    spec: MemberSpec, images: Images, precision: str, is_stopped: Callable[[], bool] = lambda: False
+) -> int:
     """How many threads a member's step takes best, as things stand: tried out on a few real steps.
 
     The threads of a step wait for each other. On two idle cores two take 0.6 to 0.7 of one thread's time; where
-    anything else wants one of the cores, two to four times as long (bench/threads.py).
+    anything else wants one of the cores, two to three times as long (bench/threads.py). Long steps are tried once.
     """
     most, before = most_threads(spec.recipe), torch.get_num_threads()
     if most == 1:
         return 1
-    counts = sorted({1, *(most >> halvings for halvings in range(most.bit_length()))})
+    counts = sorted({most >> halvings for halvings in range(most.bit_length())})
     member = Member(spec, torch.device("cpu"), precision)
     index = torch.from_numpy(np.resize(spec.train_N, spec.views_per_step))
     views, labels = images[index], torch.arange(spec.views_per_step) % spec.num_classes
-    seconds: dict[int, float] = dict.fromkeys(counts, 0.0)
+    seconds: dict[int, float] = {}
     began = time.perf_counter()
     try:
         for trial in range(TRIALS + 1):  # the first warms up
             for count in counts:
                 torch.set_num_threads(count)
-                seconds[count] += _seconds_of_a_step(member, views, labels) * (trial > 0)
-            if trial > 0 and time.perf_counter() - began > ENOUGH_SECONDS:
+                took = seconds_of_a_step(member, views, labels)
+                seconds[count] = took if trial <= 1 else seconds[count] + took
+                if is_stopped():
+                    return 1
+            if time.perf_counter() - began > ENOUGH_SECONDS:
                 break
     finally:
         torch.set_num_threads(before)
-    quickest = min(counts, key=lambda count: seconds[count])
+    return choose_threads(seconds)
+
+
+def choose_threads(seconds: Mapping[int, float]) -> int:
+    """Of numbers of threads the quickest, if it is worth the risk of waiting for others."""
+    quickest = min(seconds, key=lambda count: seconds[count])
     return quickest if seconds[quickest] < WORTH_WAITING * seconds[1] else 1
 
 
-def _seconds_of_a_step(member: Member, views: Tensor, labels: Tensor) -> float:
+def seconds_of_a_step(member: Member, views: Tensor, labels: Tensor) -> float:
     """Of short steps the mean of several."""
     began, count, took = time.perf_counter(), 0, 0.0
     while took < LEAST_SECONDS:

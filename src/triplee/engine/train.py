@@ -112,7 +112,7 @@ def _train(
             # Where others were started, an earlier call was cut off before it came to this one.
             config = _config(pool, run, device)
             if device.type == "cpu" and not started:
-                config["threads_each"] = _quickest_threads(pool, run, config["precision"], known_threads)
+                config["threads_each"] = _quickest_threads(pool, run, config["precision"], known_threads, interrupted)
             configs.append(folder.claim(config, resume and (started or not any(is_started))))
             claims.callback(folder.release)
         for r, folder in enumerate(folders):
@@ -154,12 +154,13 @@ def _train_together(
     interrupted: threading.Event,
 ) -> list[dict[str, Any] | Diverged]:
     """One stack: it is gone, with its memory, when the next is built."""
-    given = {run.teacher for run, *_ in starts if run.teacher}
-    teachers: dict[Path | None, Any] = {teacher: load(teacher, device).teach for teacher in given}
+    teachers = {run.teacher: load(run.teacher, device).teach for run, *_ in starts if run.teacher}
     specs = [
         spec
         for run, _, config, _, stylizer in starts
-        for spec in run.member_specs(pool, stylizer, teachers.get(run.teacher), config.get("threads_each"))
+        for spec in run.member_specs(
+            pool, stylizer, teachers[run.teacher] if run.teacher else None, config.get("threads_each")
+        )
     ]
     stack = Stack(specs, pool.images_NCHW, pool.labels_N, device, precision)
     states, first = [], 0
@@ -366,12 +367,14 @@ def _config(pool: Pool, run: Run, device: torch.device) -> dict[str, Any]:
     }
 
 
-def _quickest_threads(pool: Pool, run: Run, precision: str, known: dict[tuple[object, ...], int]) -> int:
+def _quickest_threads(
+    pool: Pool, run: Run, precision: str, known: dict[tuple[object, ...], int], interrupted: threading.Event
+) -> int:
     """Measured once for all runs whose steps are of the same size."""
     recipe = run.recipe
-    size = recipe.backbone, recipe.image_size, recipe.batch_size, recipe.replay, recipe.members
+    size = precision, recipe.backbone, recipe.image_size, recipe.batch_size, recipe.replay, recipe.members
     if size not in known:
-        known[size] = quickest_threads(run.member_specs(pool)[0], pool.images_NCHW, precision)
+        known[size] = quickest_threads(run.member_specs(pool)[0], pool.images_NCHW, precision, interrupted.is_set)
     return known[size]
 
 

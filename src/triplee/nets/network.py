@@ -63,6 +63,7 @@ class Network(nn.Module):
         self.register_buffer("scale", (1 / (255 * std)).view(3, 1, 1), persistent=False)
         self.register_buffer("shift", (-mean / std).view(3, 1, 1), persistent=False)
         batch_norms = [module for module in self.backbone.modules() if isinstance(module, _BatchNorm)]
+        # Those that train: frozen ones are tested with the statistics that they came with.
         self.frozen, self.batch_norms = (batch_norms, []) if recipe.batch_norm == "frozen" else ([], batch_norms)
         for layer in self.frozen:
             layer.requires_grad_(False)
@@ -84,6 +85,8 @@ class Network(nn.Module):
         """
         if not self.batch_norms:
             return
+        for layer in self.batch_norms:
+            layer.reset_running_stats()  # a NaN of before would stay
         momenta = [layer.momentum for layer in self.batch_norms]
         self.train()
         for count, images_u8 in enumerate(batches, start=1):
