@@ -312,7 +312,7 @@ def test_a_config_that_lacks_or_changed_anything_is_damaged(tmp_path: Path) -> N
     lacking = [{k: v for k, v in CONFIG.items() if k != key} for key in CONFIG]
     odd = {"domains": ["a"], "classes": [], "recipe": {5: 1}, "target": "west", "seed": True}
     wrong += [{**CONFIG, key: value} for key, value in odd.items()]
-    wrong += [{**CONFIG, key: 5} for key in CONFIG_CHECKS.keys() - CONFIG.keys()]  # those that need not be there
+    wrong += [{**CONFIG, key: 5.5} for key in CONFIG_CHECKS.keys() - CONFIG.keys()]  # those that need not be there
     for content in [*wrong, *lacking, None, [], "words", {}]:
         write(content)
         with pytest.raises(InputError, match=r"config\.yaml is damaged: restore it, or train again"):
@@ -356,7 +356,7 @@ def test_a_result_is_whole_or_one_line(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="has no result yet"):
         folder.read_result()
     words = {"recipe": "mine", "version": "1", "selection": "oracle", "target": "ÿ", "members": [1.5]}
-    words |= {"calibration": None, "data": os.fsdecode(b"/not/unicode\xff")}
+    words |= {"came_apart": "after epoch 2", "calibration": None, "data": os.fsdecode(b"/not/unicode\xff")}
     calibration = {**dict.fromkeys(CALIBRATION_CHECKS, 0.0), "temperature": 1.5}
     result: dict[str, Any] = {**dict.fromkeys(RESULT_CHECKS, 1), **words}
     folder.write_result(result)
@@ -369,6 +369,7 @@ def test_a_result_is_whole_or_one_line(tmp_path: Path) -> None:
     damaged += [whole.replace(word, word[:-2] + b'x"') for word in (b'"epoch"', b'"oracle"', b'"temperature"')]
     damaged += [json.dumps({**result, "calibration": {**calibration, "temperature": t}}).encode() for t in (0, "1")]
     odd = {"members": [], "train_images": "x", "memory_mb": "x", "accuracy": math.nan, "seconds": 10**400, "epoch": 1.5}
+    odd["came_apart"] = 2
     damaged += [json.dumps({**result, key: value}).encode() for key, value in [*odd.items(), ("members", ["a"])]]
     for content in [*damaged, json.dumps({**result, "epoch": 1})[:-1].encode()]:
         folder.result_path.write_bytes(content)
